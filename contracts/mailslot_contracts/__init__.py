@@ -1,0 +1,1 @@
+"""What is promised: everything that crosses a process boundary."""
