@@ -1,7 +1,8 @@
 """How plain data becomes a model and back: the two bases of everything on the wire.
 
-    Door      what others send us: strict, frozen, no unknown field, wire names only
+    Door      what others send us: no unknown field, wire names only
     Answer    what we send: readers skip fields they do not know, so fields may be added
+    Fact      what stands in a ledger: unknown fields are kept and passed on (semantics L4)
 
 Names are camelCase on the wire and snake_case in Python. `read` is the only way in: it holds the
 data to semantics L5 first, then to the model, and says in one sentence what is wrong and where.
@@ -51,6 +52,16 @@ class Answer(Wire):
     """What we send: readers skip what they do not know."""
 
     model_config = ConfigDict(extra="ignore")
+
+
+class Fact(Wire):
+    """What stands in a ledger: written by this version or a later one, so what is not known is kept."""
+
+    model_config = ConfigDict(extra="allow")
+
+    def wire(self) -> dict[str, object]:
+        """As plain data with the wire's names; every field that was there is there, null included."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 D = TypeVar("D", bound=Wire)

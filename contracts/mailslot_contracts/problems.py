@@ -45,10 +45,11 @@ class Code(StrEnum):
     CLOSED = "closed"
     GOAL_EXISTS = "goal-exists"
     SESSION_EXISTS = "session-exists"
+    NOT_ALLOWED = "not-allowed"
     CURSOR_EXPIRED = "cursor-expired"
-    STALE_REVISION = "stale-revision"
+    REVISION = "revision"
     TOO_LARGE = "too-large"
-    MESSAGE_CONFLICT = "message-conflict"
+    CONFLICT = "conflict"
     QUEUE_FULL = "queue-full"
     RATE_LIMITED = "rate-limited"
     INTERNAL = "internal"
@@ -82,10 +83,11 @@ CODES: dict[Code, CodeRow] = {
     Code.CLOSED: CodeRow(409, False, "The session is closed"),
     Code.GOAL_EXISTS: CodeRow(409, False, "The session has a goal"),
     Code.SESSION_EXISTS: CodeRow(409, False, "The session exists with another body"),
+    Code.NOT_ALLOWED: CodeRow(409, False, "The goal's phase does not allow this"),
     Code.CURSOR_EXPIRED: CodeRow(410, False, "The cursor is older than what is kept"),
-    Code.STALE_REVISION: CodeRow(412, False, "The goal has another revision"),
+    Code.REVISION: CodeRow(412, False, "The goal has another revision"),
     Code.TOO_LARGE: CodeRow(413, False, "The request is over a limit"),
-    Code.MESSAGE_CONFLICT: CodeRow(422, False, "The message id was used with another body"),
+    Code.CONFLICT: CodeRow(422, False, "The message id was used with another body"),
     Code.QUEUE_FULL: CodeRow(429, True, "The session's queue is full"),
     Code.RATE_LIMITED: CodeRow(429, True, "Too many requests"),
     Code.INTERNAL: CodeRow(500, False, "The service failed; this is a defect"),
