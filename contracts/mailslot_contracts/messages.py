@@ -28,10 +28,8 @@ from mailslot_contracts.codec import canonical
 from mailslot_contracts.door import (
     Answer,
     Door,
-    GoalIdField,
     MessageIdField,
     NameField,
-    Ordinal,
     Seq,
     SessionIdField,
 )
@@ -108,10 +106,6 @@ class SourceKind(StrEnum):
     CHILD = "child"
     SCHEDULE = "schedule"
     PLUGIN = "plugin"
-
-
-MADE_BY_THE_STORE = frozenset({SourceKind.GOAL, SourceKind.CHILD})
-"""Sources that no sender may claim: the store writes these messages itself, in the act that causes them."""
 
 
 def _says_something(text: str) -> str:
@@ -211,31 +205,14 @@ Metadata = Annotated[dict[str, JsonValue], AfterValidator(_within_metadata_limit
 DeliveryField = Annotated[Delivery, Strict(strict=False)]
 
 
-class PlainSource(Door):
-    """Provenance of a message that is not a goal's."""
+class Source(Door):
+    """Provenance that a sender may claim. Messages of goals and children are made by the store alone."""
 
-    kind: Literal["user", "system", "child", "schedule", "plugin"]
-
-
-class GoalSource(Door):
-    """Provenance of a goal's continuation message: which goal, as of which revision, which round."""
-
-    kind: Literal["goal"]
-    goal_id: GoalIdField
-    revision: Ordinal
-    round: Ordinal
+    kind: Literal["user", "system", "schedule", "plugin"]
 
 
-Source = Annotated[PlainSource | GoalSource, Field(discriminator="kind")]
-
-DEFAULT_SOURCE = PlainSource(kind="user")
+DEFAULT_SOURCE = Source(kind="user")
 """What a message without a source comes from. A door that knows its callers may say otherwise."""
-
-
-def _may_be_claimed(source: PlainSource | GoalSource | None) -> PlainSource | GoalSource | None:
-    if source is not None and source.kind in MADE_BY_THE_STORE:
-        raise BadInput(f"source: only the store itself makes messages of kind {source.kind}")
-    return source
 
 
 class Prompt(Door):
@@ -246,7 +223,7 @@ class Prompt(Door):
     content: Content
     delivery: DeliveryField = Delivery.QUEUE
     """queue = the next turn; steer = the next step, waking; inject = the next step, not waking."""
-    source: Annotated[Source | None, AfterValidator(_may_be_claimed)] = None
+    source: Source | None = None
     metadata: Metadata = Field(default_factory=dict)
     create_session: bool = True
     """false refuses an unknown session instead of creating it."""
