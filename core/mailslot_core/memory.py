@@ -1,0 +1,459 @@
+"""The port on dictionaries: the pure acts, and the leases around them. The simulation runs on it; so may any test.
+
+Rule 1: no act awaits anything: on one event loop that makes it atomic.
+Rule 2: it decides nothing itself about messages, turns or goals: that is `inbox`, `turn`, `goal`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from mailslot_core import activity, goal, inbox
+from mailslot_core import turn as turns
+from mailslot_core.clock import Clock, SystemClock
+from mailslot_core.errors import CursorExpired, Fenced, Refused
+from mailslot_core.goal import Change, Round
+from mailslot_core.inbox import Receipt, Submission
+from mailslot_core.session import TERMINAL, Act, Data, Event, Phase, Session, Status, indexes
+from mailslot_core.store import (
+    PENDING_MAX_DEFAULT,
+    Claimed,
+    Created,
+    Grant,
+    IdleNotice,
+    Lease,
+    Level,
+    Load,
+    Renewal,
+    Settled,
+    Swept,
+)
+from mailslot_core.turn import Cancelled, Draft, End, Outcome, Then
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A session with what is not a fact: who drives it, until when, and how the last owner went."""
+
+    session: Session
+    created: Data | None = None
+    ledger: list[Event] = field(default_factory=list)
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    settled_at: dict[str, int] = field(default_factory=dict)
+    epoch: int = 0
+    owner: str | None = None
+    lease_end: int = 0
+    call: int = 0
+    back: str = "resume"  # why the next owner of an open turn recovers it: crash | handback | resume
+    recovered: str | None = None
+
+
+@dataclass(slots=True)
+class _Slot:
+    """The last acquire or settle of a worker's slot, so that a lost answer can be given again."""
+
+    call: int
+    outcome: Outcome | None
+    session_id: str | None
+
+
+@dataclass(slots=True)
+class _Partition:
+    ready: dict[str, int] = field(default_factory=dict)  # session id -> since when, oldest first
+    slots: dict[str, _Slot] = field(default_factory=dict)
+    fenced: int = 0
+
+
+class MemoryStore:
+    """All sessions in this process. Durability is `memory` and means it: nothing survives the process."""
+
+    def __init__(
+        self, *, partitions: int = 16, clock: Clock | None = None, pending_max: int = PENDING_MAX_DEFAULT
+    ) -> None:
+        self.partitions = partitions
+        self.durability = "memory"
+        self._clock: Clock = clock or SystemClock()
+        self._pending_max = pending_max
+        self._kept: dict[str, _Kept] = {}
+        self._parts = [_Partition() for _ in range(partitions)]
+        self._watchers: dict[str, set[asyncio.Queue[dict[str, Any]]]] = {}
+        self._bell = asyncio.Event()
+
+    def partition(self, session_id: str) -> int:
+        """The partition of a session."""
+        return zlib.crc32(session_id.encode()) % self.partitions
+
+    # -- doors ------------------------------------------------------------------------------------------------
+
+    async def create(self, session_id: str, created: Data) -> Created:
+        """See `Store.create`."""
+        kept = self._kept.get(session_id)
+        if kept is None:
+            act, kept = self._open(session_id, created)
+            self._done(kept, act)
+            return Created(1, fresh=True)
+        if kept.created != created:
+            raise Refused("session-exists", f"session {session_id} exists with other settings")
+        return Created(kept.session.seq, fresh=False)
+
+    async def submit(self, session_id: str, submission: Submission, created: Data | None) -> Receipt:
+        """See `Store.submit`."""
+        kept = self._kept.get(session_id)
+        if kept is not None and submission.message_id in kept.fingerprints:
+            return self._duplicate(kept, submission)
+        if kept is None and created is None:
+            raise Refused("not-found", f"there is no session {session_id}")
+        act, kept = self._open(session_id, created or {})
+        receipt = inbox.submit(act, submission, depth_max=self._pending_max)
+        kept.fingerprints[submission.message_id] = submission.fingerprint
+        self._done(kept, act)
+        return receipt
+
+    def _duplicate(self, kept: _Kept, submission: Submission) -> Receipt:
+        if kept.fingerprints[submission.message_id] != submission.fingerprint:
+            raise Refused("conflict", f"message {submission.message_id} was already submitted with another body")
+        message = kept.session.messages[submission.message_id]
+        return Receipt(submission.message_id, message.queued_seq, duplicate=True)
+
+    async def cancel(self, session_id: str, *, cause: str, turn: int | None = None) -> Cancelled:
+        """See `Store.cancel`."""
+        act, kept = self._existing(session_id)
+        answer = turns.cancel(act, cause=cause, turn=turn)
+        self._done(kept, act)
+        return answer
+
+    async def goal_change(self, session_id: str, change: Change, created: Data | None = None) -> Data:
+        """See `Store.goal_change`."""
+        kept = self._kept.get(session_id)
+        if kept is None and created is None:
+            raise Refused("not-found", f"there is no session {session_id}")
+        goal.check(kept.session if kept else Session(session_id), change)
+        act, kept = self._open(session_id, created or {})
+        changed = goal.change(act, change)
+        self._done(kept, act)
+        return changed
+
+    # -- workers ----------------------------------------------------------------------------------------------
+
+    async def acquire(self, partition: int, owner: str, call: int, lease_ms: int) -> Grant | None:
+        """See `Store.acquire`."""
+        part = self._parts[partition]
+        slot = part.slots.get(owner)
+        if slot is not None and slot.call == call and slot.session_id is not None:
+            return self._grant(self._kept[slot.session_id])
+        kept = self._lease_next(partition, owner, lease_ms)
+        if kept is None:
+            return None
+        part.slots[owner] = _Slot(call, None, kept.session.session_id)
+        return self._grant(kept)
+
+    def _lease_next(self, partition: int, owner: str, lease_ms: int) -> _Kept | None:
+        """Lease the longest-ready session that has something to do; drop the others from the ready queue."""
+        ready = self._parts[partition].ready
+        while ready:
+            kept = self._kept[next(iter(ready))]
+            del ready[kept.session.session_id]
+            session = kept.session
+            if not session.open and not activity.waking(session):
+                continue
+            kept.epoch += 1
+            kept.owner, kept.call, kept.recovered = owner, 0, None
+            kept.lease_end = self._clock.now_ms() + lease_ms
+            act = Act(session, now=self._clock.now_ms(), epoch=kept.epoch)
+            if session.open:
+                kept.recovered = kept.back
+                turns.recover(act, kept.back)
+            else:
+                turns.take(act)
+            kept.back = "crash"
+            self._done(kept, act)
+            return kept
+        return None
+
+    async def take(self, lease: Lease, call: int) -> Grant:
+        """See `Store.take`."""
+        return await self.commit(lease, call, (), take=True)
+
+    async def commit(self, lease: Lease, call: int, drafts: Sequence[Draft], *, take: bool = False) -> Grant:
+        """See `Store.commit`."""
+        kept = self._owned(lease)
+        if not self._repeated(kept, call):
+            act = self._act(kept)
+            turns.commit(act, drafts, take_next_step=take)
+            kept.call = call
+            self._done(kept, act)
+        return self._grant(kept)
+
+    async def settle(
+        self,
+        lease: Lease,
+        call: int,
+        drafts: Sequence[Draft],
+        end: End,
+        *,
+        then: Then,
+        hand_out: bool,
+        lease_ms: int,
+    ) -> Settled:
+        """See `Store.settle`."""
+        partition = self.partition(lease.session_id)
+        part = self._parts[partition]
+        slot = part.slots.get(lease.owner)
+        if slot is not None and slot.call == call and slot.outcome is not None:
+            return Settled(slot.outcome, self._grant(self._kept[slot.session_id]) if slot.session_id else None)
+        kept = self._owned(lease)
+        if self._repeated(kept, call):
+            return Settled(Outcome.TURN if kept.session.step == 0 else Outcome.CONTINUE, self._grant(kept))
+        act = self._act(kept)
+        outcome = turns.settle(act, drafts, end, then=then)
+        kept.call = call
+        if outcome in (Outcome.CONTINUE, Outcome.TURN):
+            self._done(kept, act)
+            return Settled(outcome, self._grant(kept))
+        self._release(kept, back="resume")
+        self._done(kept, act)
+        following = self._lease_next(partition, lease.owner, lease_ms) if hand_out else None
+        part.slots[lease.owner] = _Slot(call, outcome, following.session.session_id if following else None)
+        return Settled(outcome, self._grant(following) if following else None)
+
+    async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Renewal]:
+        """See `Store.renew`."""
+        answers = []
+        for lease in leases:
+            kept = self._kept.get(lease.session_id)
+            alive = kept is not None and (kept.epoch, kept.owner) == (lease.epoch, lease.owner)
+            if kept is not None and alive:
+                kept.lease_end = self._clock.now_ms() + lease_ms
+            answers.append(Renewal(alive, kept.session.cancel if kept is not None and alive else None))
+        return answers
+
+    async def handback(self, lease: Lease, call: int) -> None:
+        """See `Store.handback`."""
+        kept = self._kept.get(lease.session_id)
+        if kept is not None and kept.owner is None and (kept.epoch, kept.call) == (lease.epoch, call):
+            return
+        kept = self._owned(lease)
+        kept.call = call
+        self._release(kept, back="handback")
+        self._done(kept, self._act(kept))
+
+    async def sweep(self, partition: int, *, forget_after_ms: int) -> Swept:
+        """See `Store.sweep`."""
+        now, lapsed, repaired, forgotten = self._clock.now_ms(), 0, 0, 0
+        for kept in self._in(partition):
+            session = kept.session
+            if kept.owner is not None and kept.lease_end <= now:
+                self._release(kept, back="crash")
+                lapsed += 1
+            elif kept.owner is None and session.status is Status.RUNNING:
+                repaired += session.session_id not in self._parts[partition].ready
+            self._done(kept, self._act(kept))
+            for message_id, settled in list(kept.settled_at.items()):
+                if settled <= now - forget_after_ms:
+                    del kept.settled_at[message_id], kept.fingerprints[message_id], session.messages[message_id]
+                    forgotten += 1
+        return Swept(lapsed, repaired, forgotten)
+
+    # -- goals ------------------------------------------------------------------------------------------------
+
+    async def goal_advance(self, session_id: str, proposed: Round) -> bool:
+        """See `Store.goal_advance`."""
+        if session_id not in self._kept:
+            return False
+        act, kept = self._existing(session_id)
+        advanced = goal.advance(act, proposed)
+        if proposed.message_id in kept.session.messages:
+            kept.fingerprints.setdefault(proposed.message_id, "")
+        self._done(kept, act)
+        return advanced
+
+    async def resting_goals(self, partition: int) -> list[IdleNotice]:
+        """See `Store.resting_goals`."""
+        found = []
+        for kept in self._in(partition):
+            session = kept.session
+            if session.goal and session.goal["phase"] == goal.ACTIVE and session.status is Status.IDLE:
+                record = session.goal
+                found.append(IdleNotice(session.session_id, record["goalId"], record["revision"], session.idle_seq))
+        return found
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    async def level(self, session_id: str) -> Level | None:
+        """See `Store.level`."""
+        kept = self._kept.get(session_id)
+        if kept is None:
+            return None
+        session = kept.session
+        waiting = activity.followups(session) + activity.steers(session)
+        return Level(
+            session_id=session_id,
+            agent=session.agent,
+            status=session.status,
+            cursor=session.seq,
+            idle_cursor=session.idle_seq,
+            reasons=tuple(activity.reasons(session)),
+            turn=session.turn if session.open else None,
+            pending=session.pending,
+            held=waiting if session.hold else 0,
+            conservation=session.conservation,
+            goal=session.goal,
+            usage=dict(session.usage),
+        )
+
+    async def indexes(self, session_id: str) -> Data | None:
+        """See `Store.indexes`."""
+        kept = self._kept.get(session_id)
+        return indexes(kept.session) if kept else None
+
+    async def events(self, session_id: str, *, after: int, limit: int) -> list[Event]:
+        """See `Store.events`."""
+        kept = self._kept.get(session_id)
+        ledger = kept.ledger if kept else []
+        if after > len(ledger):
+            newest = len(ledger)
+            sentence = f"cursor {after} is beyond the newest event {newest} of session {session_id}"
+            raise CursorExpired(sentence, oldest=min(1, newest), newest=newest)
+        return ledger[after : after + limit]
+
+    async def sessions(self, *, after: str, limit: int) -> list[str]:
+        """See `Store.sessions`."""
+        return sorted(session_id for session_id in self._kept if session_id > after)[:limit]
+
+    async def load(self, partition: int) -> Load:
+        """See `Store.load`."""
+        part, kept = self._parts[partition], self._in(partition)
+        oldest = min(part.ready.values(), default=None)
+        return Load(
+            ready=len(part.ready),
+            oldest_ready_ms=0 if oldest is None else max(0, self._clock.now_ms() - oldest),
+            active=sum(1 for k in kept if k.session.status is Status.RUNNING),
+            leased=sum(1 for k in kept if k.owner is not None),
+            sessions=len(kept),
+            fenced=part.fenced,
+        )
+
+    # -- hints ------------------------------------------------------------------------------------------------
+
+    async def wait_ready(self, timeout_ms: int) -> int | None:
+        """See `Store.wait_ready`."""
+        if self._rung() is None:
+            self._bell.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._bell.wait(), timeout_ms / 1000)
+        return self._rung()
+
+    def _rung(self) -> int | None:
+        return next((number for number, part in enumerate(self._parts) if part.ready), None)
+
+    @asynccontextmanager
+    async def watch(self, session_id: str) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+        """See `Store.watch`."""
+        queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        watchers = self._watchers.setdefault(session_id, set())
+        watchers.add(queue)
+        try:
+            yield _drain(queue)
+        finally:
+            watchers.discard(queue)
+
+    async def publish_delta(self, session_id: str, data: Data) -> None:
+        """See `Store.publish_delta`."""
+        self._notify(session_id, {"v": 1, "sessionId": session_id, "type": "assistant/delta", "data": dict(data)})
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _in(self, partition: int) -> list[_Kept]:
+        return [kept for session_id, kept in self._kept.items() if self.partition(session_id) == partition]
+
+    def _open(self, session_id: str, created: Data) -> tuple[Act, _Kept]:
+        """An act on a session that is made if it is missing."""
+        kept = self._kept.get(session_id)
+        if kept is not None:
+            return self._act(kept), kept
+        kept = self._kept[session_id] = _Kept(Session(session_id), created)
+        act = self._act(kept)
+        act.append("session/created", created)
+        return act, kept
+
+    def _existing(self, session_id: str) -> tuple[Act, _Kept]:
+        kept = self._kept.get(session_id)
+        if kept is None:
+            raise Refused("not-found", f"there is no session {session_id}")
+        return self._act(kept), kept
+
+    def _act(self, kept: _Kept) -> Act:
+        return Act(kept.session, now=self._clock.now_ms(), epoch=kept.epoch)
+
+    def _owned(self, lease: Lease) -> _Kept:
+        kept = self._kept.get(lease.session_id)
+        if kept is None or (kept.epoch, kept.owner) != (lease.epoch, lease.owner):
+            self._parts[self.partition(lease.session_id)].fenced += 1
+            raise Fenced(f"{lease.owner} no longer owns session {lease.session_id} at epoch {lease.epoch}")
+        return kept
+
+    def _repeated(self, kept: _Kept, call: int) -> bool:
+        if call < kept.call:
+            raise Refused("stale-call", f"call {call} of session {kept.session.session_id} is older than {kept.call}")
+        return call == kept.call
+
+    def _release(self, kept: _Kept, *, back: str) -> None:
+        kept.owner, kept.lease_end, kept.back = None, 0, back
+
+    def _grant(self, kept: _Kept) -> Grant:
+        session = kept.session
+        return Grant(
+            lease=Lease(session.session_id, kept.epoch, kept.owner or ""),
+            agent=session.agent,
+            seq=session.seq,
+            turn=session.turn,
+            step=session.step,
+            phase=session.phase if session.open else Phase.CLOSED,
+            attempt=session.attempt,
+            cancel=session.cancel,
+            batch=tuple(self._claimed(kept, message_id) for message_id in session.claimed),
+            calls=dict(session.calls),
+            recovered=kept.recovered,
+        )
+
+    def _claimed(self, kept: _Kept, message_id: str) -> Claimed:
+        message = kept.session.messages[message_id]
+        data = dict(kept.ledger[message.queued_seq - 1].data)
+        data["content"] = kept.ledger[message.body_seq - 1].data["content"]
+        return Claimed(message_id, data)
+
+    def _done(self, kept: _Kept, act: Act) -> None:
+        """Keep what the act appended, queue the session for a worker if it wants one, tell who watches."""
+        session = kept.session
+        kept.ledger.extend(act.events)
+        for event in act.events:
+            self._note_settled(kept, event)
+            envelope = {"v": 1, "sessionId": session.session_id, **event._asdict()}
+            self._notify(session.session_id, envelope)
+        wanted = kept.owner is None and (session.open or activity.waking(session) > 0)
+        ready = self._parts[self.partition(session.session_id)].ready
+        if wanted and session.session_id not in ready:
+            ready[session.session_id] = self._clock.now_ms()
+            self._bell.set()
+
+    def _note_settled(self, kept: _Kept, event: Event) -> None:
+        message = kept.session.messages.get(event.data.get("messageId", ""))
+        if message is not None and message.state in TERMINAL:
+            kept.settled_at.setdefault(message.message_id, event.time)
+
+    def _notify(self, session_id: str, notice: dict[str, Any]) -> None:
+        for queue in self._watchers.get(session_id, ()):
+            queue.put_nowait(notice)
+
+
+async def _drain(queue: asyncio.Queue[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
+    while True:
+        yield await queue.get()

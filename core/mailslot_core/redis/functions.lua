@@ -1,0 +1,866 @@
+#!lua name=mailslot_v1
+-- The atomic acts on one session, or on one partition of sessions.
+--
+--   ARGV, KEYS --> open --> check --> append*, fold* --> finish --> reply
+--
+-- Rule 1: an act reads and checks everything first; after its first write nothing can fail.
+-- Rule 2: `append` writes the event, publishes its notice, and folds it: FOLD below is the twin of
+--         `session.FOLD`, the acts are the twins of those in inbox, turn and goal. tests/conformance holds them together.
+-- Rule 3: `finish` derives what follows from the state alone: ready queue, active set, doorbell, idle notice.
+-- Rule 4: function names carry the version, so old and new workers can run side by side. A changed meaning is a new name.
+-- Rule 5: event data that a caller made is passed through as bytes; only data made here is packed here.
+--
+-- KEYS of a session act:  1 state  2 ledger  3 turn lane  4 step lane  5 messages, then those of its partition
+-- KEYS of a partition:    ready active bell leases forget sessions idle goals counts slot
+-- ARGV always begins with the session id, or with the prefix of session keys for an act on a partition.
+--
+-- Replies are arrays: {'ok', ...}, {'refused', code, sentence}, {'fenced'}.
+
+local VERSION = '\1'
+local BELL_MAX = 64          -- rings kept; a worker that finds more work rings again, so more would be noise
+local IDLE_NOTICES_MAX = 10000
+local STALE_MAX = 128        -- stale ready entries dropped in one acquire, which bounds its time
+local SWEEP_MAX = 200        -- sessions looked at in one sweep call, likewise
+local SLOT_MS = 600000       -- how long a slot's last answer can be asked for again
+
+-- == encoding ==============================================================================================
+
+local function int(n) return string.format('%.0f', n) end
+local function encode(value) return VERSION .. cmsgpack.pack(value) end
+local function decode(data) return cmsgpack.unpack(string.sub(data, 2)) end
+
+-- {v, seq, sessionId, type, time, epoch, data} as msgpack around data that is packed already
+local function envelope(sid, seq, kind, time, epoch, data)
+  local pack = cmsgpack.pack
+  return VERSION .. '\135\161v\1\163seq' .. pack(seq) .. '\169sessionId' .. pack(sid) .. '\164type' .. pack(kind)
+    .. '\164time' .. pack(time) .. '\165epoch' .. pack(epoch) .. '\164data' .. string.sub(data, 2)
+end
+
+-- == opening ===============================================================================================
+
+local FIELDS = { 'seq', 'time', 'status', 'idleSeq', 'epoch', 'owner', 'lease', 'leaseMs', 'call', 'back', 'recovered',
+  'turn', 'step', 'phase', 'attempt', 'claimed', 'calls', 'cancel', 'hold', 'goal', 'goalMessage', 'queued', 'admitted',
+  'rejected', 'cancelled', 'expired', 'dead', 'followups', 'steers', 'injects', 'inputTokens', 'outputTokens', 'cost',
+  'agent', 'onFailure', 'closed', 'created' }
+local DEFAULTS = { seq = 0, time = 0, status = 'idle', idleSeq = 0, epoch = 0, owner = '', lease = 0, leaseMs = 0, call = 0,
+  back = 'resume', recovered = '', turn = 0, step = 0, phase = 'closed', attempt = 1, claimed = '', calls = '', cancel = '',
+  hold = '', goal = '', goalMessage = '', queued = 0, admitted = 0, rejected = 0, cancelled = 0, expired = 0, dead = 0,
+  followups = 0, steers = 0, injects = 0, inputTokens = 0, outputTokens = 0, cost = '', agent = '', onFailure = 'continue',
+  closed = '', created = '' }
+local PACKED = { claimed = true, calls = true, goal = true }
+
+local function partition_keys(keys, at)
+  return { ready = keys[at], active = keys[at + 1], bell = keys[at + 2], leases = keys[at + 3], forget = keys[at + 4],
+    sessions = keys[at + 5], idle = keys[at + 6], goals = keys[at + 7], counts = keys[at + 8], slot = keys[at + 9] }
+end
+
+local function now_ms()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+local function open_at(sid, k, p)
+  local raw = redis.call('HMGET', k.state, unpack(FIELDS))
+  local s = {}
+  for i, name in ipairs(FIELDS) do
+    local value, default = raw[i], DEFAULTS[name]
+    if not value then value = default
+    elseif type(default) == 'number' then value = tonumber(value)
+    elseif PACKED[name] and value ~= '' then value = cmsgpack.unpack(value) end
+    s[name] = value
+  end
+  if s.claimed == '' then s.claimed = {} end
+  if s.calls == '' then s.calls = {} end
+  return { sid = sid, k = k, p = p, s = s, now = now_ms(), changed = {}, messages = {}, seen = {} }
+end
+
+local function open(keys, argv)
+  local k = { state = keys[1], ledger = keys[2], turn = keys[3], step = keys[4], messages = keys[5] }
+  return open_at(argv[1], k, partition_keys(keys, 6))
+end
+
+-- A session that was found inside the act: its keys are touched before anything is written, so that on a Cluster
+-- whose slot is moving the act fails here, cleanly.
+local function open_found(prefix, sid, p)
+  local k = { state = prefix .. sid .. ':state', ledger = prefix .. sid .. ':ledger', turn = prefix .. sid .. ':turn',
+    step = prefix .. sid .. ':step', messages = prefix .. sid .. ':messages' }
+  redis.call('EXISTS', k.state, k.ledger, k.turn, k.step, k.messages)
+  return open_at(sid, k, p)
+end
+
+local function set(a, name, value)
+  a.s[name] = value
+  a.changed[name] = true
+end
+
+local function add(a, name, n) set(a, name, a.s[name] + n) end
+
+-- == messages ==============================================================================================
+-- A record is an array: 1 state 2 lane 3 wake 4 queuedSeq 5 bodySeq 6 place 7 goal 8 turn 9 step 10 why 11 fingerprint
+-- state: q queued, c claimed, a admitted, r rejected, x cancelled, e expired, d dead; lane: t next-turn, s next-step
+
+local function message(a, mid)
+  local record = a.messages[mid]
+  if record == nil then
+    local raw = redis.call('HGET', a.k.messages, mid)
+    record = raw and cmsgpack.unpack(raw) or false
+    a.messages[mid] = record
+  end
+  return record
+end
+
+local function keep(a, mid, record)
+  a.messages[mid] = record
+  redis.call('HSET', a.k.messages, mid, cmsgpack.pack(record))
+end
+
+local function lane_counter(record)
+  if record[2] == 't' then return 'followups' end
+  return record[3] == 1 and 'steers' or 'injects'
+end
+
+local function leave_queue(a, mid, record)
+  redis.call('ZREM', record[2] == 't' and a.k.turn or a.k.step, mid)
+  add(a, lane_counter(record), -1)
+  if a.s.goalMessage == mid then set(a, 'goalMessage', '') end
+end
+
+local function leave_claimed(a, mid)
+  local left = {}
+  for _, other in ipairs(a.s.claimed) do if other ~= mid then left[#left + 1] = other end end
+  set(a, 'claimed', left)
+end
+
+-- == fold ==================================================================================================
+-- FOLD[type](act, facts, seq, time): change the indexes by one event. The twin of session.FOLD.
+
+local FOLD = {}
+
+FOLD['session/created'] = function(a, f)
+  set(a, 'agent', f.agent)
+  set(a, 'onFailure', f.onFailure)
+  set(a, 'created', f.fingerprint)
+  redis.call('ZADD', a.p.sessions, 0, a.sid)
+end
+
+FOLD['inbox/queued'] = function(a, f, seq)
+  local record = { 'q', f.lane, f.wake, seq, seq, seq, f.goal, 0, 0, '', f.fingerprint }
+  keep(a, f.messageId, record)
+  redis.call('ZADD', f.lane == 't' and a.k.turn or a.k.step, seq, f.messageId)
+  add(a, lane_counter(record), 1)
+  add(a, 'queued', 1)
+  if f.goal == 1 then set(a, 'goalMessage', f.messageId) end
+end
+
+FOLD['inbox/claimed'] = function(a, f)
+  local claimed = { unpack(a.s.claimed) }
+  for _, mid in ipairs(f.messageIds) do
+    local record = message(a, mid)
+    leave_queue(a, mid, record)
+    record[1] = 'c'
+    keep(a, mid, record)
+    claimed[#claimed + 1] = mid
+  end
+  set(a, 'claimed', claimed)
+end
+
+local function settled(counter, letter)
+  return function(a, f, seq, time)
+    local record = message(a, f.messageId)
+    if not record then return end -- added by an admission hook: never queued, nothing to settle
+    if record[1] == 'c' then leave_claimed(a, f.messageId) else leave_queue(a, f.messageId, record) end
+    record[1], record[8], record[9], record[10] = letter, f.turn or 0, f.step or 0, f.why or ''
+    keep(a, f.messageId, record)
+    add(a, counter, 1)
+    redis.call('ZADD', a.p.forget, time, a.sid .. '\0' .. f.messageId)
+    return record
+  end
+end
+
+FOLD['inbox/rejected'] = settled('rejected', 'r')
+FOLD['inbox/cancelled'] = settled('cancelled', 'x')
+local admit = settled('admitted', 'a')
+
+FOLD['user/message'] = function(a, f, seq, time)
+  local record = admit(a, { messageId = f.messageId, turn = a.s.turn, step = a.s.step }, seq, time)
+  local goal = a.s.goal
+  if record and record[7] == 1 and goal ~= '' then
+    goal.rounds = goal.rounds + 1
+    goal.spent.rounds = goal.rounds
+    set(a, 'goal', goal)
+  end
+end
+
+FOLD['agent/status'] = function(a, f, seq)
+  set(a, 'status', f.status)
+  if f.status == 'idle' then set(a, 'idleSeq', seq) end
+end
+
+FOLD['inbox/released'] = function(a) set(a, 'hold', '') end
+FOLD['inbox/held'] = function(a, f) set(a, 'hold', f.cause) end
+
+FOLD['turn/start'] = function(a, f)
+  set(a, 'turn', f.turn)
+  set(a, 'step', 0)
+  set(a, 'phase', 'boundary')
+  set(a, 'attempt', 1)
+  set(a, 'cancel', '')
+  set(a, 'recovered', '')
+end
+
+FOLD['turn/recovered'] = function(a, f) set(a, 'attempt', f.attempt) end
+
+FOLD['turn/end'] = function(a)
+  set(a, 'phase', 'closed')
+  set(a, 'cancel', '')
+  set(a, 'attempt', 1)
+end
+
+FOLD['step/start'] = function(a, f)
+  set(a, 'step', f.step)
+  set(a, 'phase', 'open')
+end
+
+FOLD['step/end'] = function(a) set(a, 'phase', 'boundary') end
+
+FOLD['assistant/message'] = function(a, f)
+  local calls = {}
+  for _, id in ipairs(f.calls) do calls[id] = 'asked' end
+  set(a, 'calls', calls)
+  set(a, 'phase', 'answered')
+end
+
+FOLD['tool/call'] = function(a, f)
+  a.s.calls[f.callId] = 'started'
+  set(a, 'calls', a.s.calls)
+end
+
+FOLD['tool/result'] = function(a, f)
+  a.s.calls[f.callId] = nil
+  set(a, 'calls', a.s.calls)
+end
+
+FOLD['cancel/requested'] = function(a, f)
+  if f.turn and a.s.cancel == '' then set(a, 'cancel', f.cause) end
+end
+
+FOLD['goal/change'] = function(a, f)
+  if f.operation == 'clear' then set(a, 'goal', '') else set(a, 'goal', f.goal) end
+  redis.call(a.s.goal ~= '' and a.s.goal.phase == 'active' and 'SADD' or 'SREM', a.p.goals, a.sid)
+end
+
+FOLD['usage/recorded'] = function(a, f)
+  add(a, 'inputTokens', f.input)
+  add(a, 'outputTokens', f.output)
+  if f.cost >= 0 then set(a, 'cost', string.format('%.17g', (tonumber(a.s.cost) or 0) + f.cost)) end
+end
+
+-- Append one event: the ledger, the notice, the indexes. `data` is its packed data, or nil to pack `facts`.
+local function append(a, kind, facts, data)
+  local s = a.s
+  local seq, time = s.seq + 1, math.max(a.now, s.time)
+  data = data or encode(facts)
+  redis.call('XADD', a.k.ledger, int(seq) .. '-0', 'type', kind, 'time', int(time), 'epoch', int(s.epoch), 'data', data)
+  local channel = kind == 'agent/status' and 'session.status' or ('session.event.' .. a.sid)
+  redis.call('PUBLISH', channel, envelope(a.sid, seq, kind, time, s.epoch, data))
+  set(a, 'seq', seq)
+  set(a, 'time', time)
+  a.seen[kind] = true
+  local fold = FOLD[kind]
+  if fold then fold(a, facts, seq, time) end
+end
+
+-- == activity ==============================================================================================
+
+local function waking(a)
+  if a.s.hold ~= '' then return 0 end
+  return a.s.followups + a.s.steers
+end
+
+local function wake(a)
+  if a.s.status == 'idle' and waking(a) > 0 then append(a, 'agent/status', { status = 'running' }) end
+end
+
+local function rest(a)
+  local s = a.s
+  if s.status == 'running' and waking(a) == 0 and s.phase == 'closed' and #s.claimed == 0 then
+    local held = s.hold ~= '' and (s.followups + s.steers) or nil
+    append(a, 'agent/status', { status = 'idle', held = held })
+  end
+  return s.status == 'idle'
+end
+
+local function release_hold(a, cause)
+  if a.s.hold ~= '' then append(a, 'inbox/released', { cause = cause }) end
+  wake(a)
+end
+
+local function ring(p)
+  if redis.call('LLEN', p.bell) < BELL_MAX then redis.call('RPUSH', p.bell, '1') end
+end
+
+-- Write the state, and what follows from it: rule 3.
+local function finish(a)
+  local s, fields = a.s, {}
+  for name in pairs(a.changed) do
+    local value = s[name]
+    if PACKED[name] then
+      value = (value == '' or next(value) == nil) and '' or cmsgpack.pack(value)
+    elseif type(value) == 'number' then
+      value = int(value)
+    end
+    fields[#fields + 1] = name
+    fields[#fields + 1] = value
+  end
+  if #fields > 0 then redis.call('HSET', a.k.state, unpack(fields)) end
+  if a.seen['agent/status'] then
+    if s.status == 'running' then redis.call('ZADD', a.p.active, a.now, a.sid) else redis.call('ZREM', a.p.active, a.sid) end
+  end
+  if s.owner == '' and (s.phase ~= 'closed' or waking(a) > 0) then
+    if redis.call('ZADD', a.p.ready, 'NX', a.now, a.sid) == 1 then ring(a.p) end
+  end
+  if s.goal ~= '' and s.goal.phase == 'active' and s.status == 'idle' and (a.seen['agent/status'] or a.seen['goal/change']) then
+    local notice = { sessionId = a.sid, goalId = s.goal.goalId, revision = s.goal.revision, idleSeq = s.idleSeq }
+    redis.call('XADD', a.p.idle, 'MAXLEN', '~', IDLE_NOTICES_MAX, '*', 'data', encode(notice))
+  end
+end
+
+-- == goals =================================================================================================
+
+local function record_goal(a, operation, goal)
+  append(a, 'goal/change', { operation = operation, goal = goal })
+  if a.s.goalMessage ~= '' then
+    append(a, 'inbox/cancelled', { messageId = a.s.goalMessage, cause = 'stale', why = 'stale' },
+      encode({ messageId = a.s.goalMessage, cause = 'stale' }))
+  end
+end
+
+local function with_phase(goal, phase, reason)
+  local copy = {}
+  for name, value in pairs(goal) do copy[name] = value end
+  copy.phase, copy.revision, copy.reason = phase, goal.revision + 1, reason
+  return copy
+end
+
+local function pause_goal(a, kind)
+  local goal = a.s.goal
+  if goal ~= '' and goal.phase == 'active' then record_goal(a, 'pause', with_phase(goal, 'paused', { kind = kind })) end
+end
+
+-- == turns =================================================================================================
+
+-- Which fact may stand in which phase, and the phase after it. The twin of turn.GRAMMAR.
+local GRAMMAR = {
+  ['step/start'] = { boundary = 'open' },
+  ['user/message'] = { open = 'open' },
+  ['llm/retry'] = { open = 'open' },
+  ['usage/recorded'] = { open = 'open', answered = 'answered', boundary = 'boundary' },
+  ['assistant/message'] = { open = 'answered' },
+  ['tool/call'] = { answered = 'answered' },
+  ['tool/result'] = { answered = 'answered' },
+  ['step/end'] = { open = 'boundary', answered = 'boundary' },
+  ['inbox/rejected'] = { boundary = 'boundary' },
+}
+
+-- What becomes of a claimed message that was not admitted. The twin of turn.LEFTOVER; absent: such an end is refused.
+local LEFTOVER = { aborted = 'inbox/cancelled', error = 'inbox/rejected' }
+local ENDS = { completed = true, ['max-tokens'] = true, blocked = true, aborted = true, error = true }
+local COULD_COMPLETE = { completed = true, ['max-tokens'] = true }
+local FAILURES = { error = true, blocked = true }
+
+local function refused(code, sentence) return { 'refused', code, sentence } end
+
+-- Drafts come as (type, subject, data); the subject is a msgpack list of what FOLD needs, '' when it needs nothing.
+local FACTS = {
+  ['step/start'] = function(x) return { step = x[1] } end,
+  ['user/message'] = function(x) return { messageId = x[1] } end,
+  ['inbox/rejected'] = function(x, a) return { messageId = x[1], why = x[2], turn = a.s.turn } end,
+  ['assistant/message'] = function(x) return { calls = x } end,
+  ['tool/call'] = function(x) return { callId = x[1] } end,
+  ['tool/result'] = function(x) return { callId = x[1] } end,
+  ['usage/recorded'] = function(x) return { input = x[1], output = x[2], cost = x[3] } end,
+}
+
+local function read_drafts(a, argv, at)
+  local drafts = {}
+  for i = at, #argv, 3 do
+    local kind = argv[i]
+    local make = FACTS[kind]
+    local subject = argv[i + 1] ~= '' and cmsgpack.unpack(argv[i + 1]) or {}
+    drafts[#drafts + 1] = { kind = kind, facts = make and make(subject, a) or {}, data = argv[i + 2] }
+  end
+  return drafts
+end
+
+-- What each fact must name to stand where it does; `view` is the turn as it will be when the fact comes.
+local NAMES = {
+  ['step/start'] = function(view, f)
+    view.step = view.step + 1
+    return f.step == view.step
+  end,
+  ['user/message'] = function(view, f, a)
+    local ok = view.claimed[f.messageId] or not message(a, f.messageId)
+    view.claimed[f.messageId] = nil
+    return ok
+  end,
+  ['assistant/message'] = function(view, f)
+    view.calls = {}
+    for _, id in ipairs(f.calls) do view.calls[id] = 'asked' end
+    return true
+  end,
+  ['tool/call'] = function(view, f)
+    local ok = view.calls[f.callId] == 'asked'
+    view.calls[f.callId] = 'started'
+    return ok
+  end,
+  ['tool/result'] = function(view, f)
+    local ok = view.calls[f.callId] ~= nil
+    view.calls[f.callId] = nil
+    return ok
+  end,
+  ['step/end'] = function(view) return next(view.calls) == nil end,
+}
+NAMES['inbox/rejected'] = NAMES['user/message']
+
+-- The turn as it will be after the drafts, or nil and the refusal. The twin of turn.check.
+local function check(a, drafts)
+  local view = { phase = a.s.phase, step = a.s.step, claimed = {}, calls = {} }
+  for _, mid in ipairs(a.s.claimed) do view.claimed[mid] = true end
+  for id, state in pairs(a.s.calls) do view.calls[id] = state end
+  for _, draft in ipairs(drafts) do
+    local after = GRAMMAR[draft.kind] and GRAMMAR[draft.kind][view.phase]
+    if not after then
+      return nil, refused('grammar', draft.kind .. ' may not stand in turn ' .. int(a.s.turn) .. ', which is ' .. view.phase)
+    end
+    local names = NAMES[draft.kind]
+    if names and not names(view, draft.facts, a) then
+      return nil, refused('grammar', draft.kind .. ' in turn ' .. int(a.s.turn) .. ' names what is not open there')
+    end
+    view.phase = after
+  end
+  return view
+end
+
+local function append_drafts(a, drafts)
+  for _, draft in ipairs(drafts) do
+    append(a, draft.kind, draft.facts, draft.data)
+    if draft.kind == 'inbox/rejected' and message(a, draft.facts.messageId) and message(a, draft.facts.messageId)[7] == 1 then
+      pause_goal(a, 'rejected')
+    end
+  end
+end
+
+local function claim(a, batch, step)
+  append(a, 'inbox/claimed', { turn = a.s.turn, step = step, messageIds = batch })
+end
+
+-- The one follow-up a new turn claims; a goal message makes way for a person's (semantics G3).
+local function followup(a)
+  local goal_message = a.s.goalMessage
+  local waiting = redis.call('ZRANGE', a.k.turn, 0, 1)
+  if goal_message == '' or #waiting < 2 then return waiting[1] end
+  append(a, 'inbox/cancelled', { messageId = goal_message, why = 'preempted' },
+    encode({ messageId = goal_message, cause = 'preempted' }))
+  return waiting[1] == goal_message and waiting[2] or waiting[1]
+end
+
+-- Open a turn and claim its batch; false, and no trace, when there is nothing to claim (semantics T2).
+local function take(a)
+  if a.s.phase ~= 'closed' or waking(a) == 0 then return false end
+  local batch = {}
+  if a.s.steers + a.s.injects > 0 then batch = redis.call('ZRANGE', a.k.step, 0, -1) end
+  if a.s.followups > 0 then batch[#batch + 1] = followup(a) end
+  append(a, 'turn/start', { turn = a.s.turn + 1 })
+  claim(a, batch)
+  return true
+end
+
+local function take_step(a)
+  if a.s.hold ~= '' or a.s.cancel ~= '' or a.s.steers + a.s.injects == 0 then return end
+  claim(a, redis.call('ZRANGE', a.k.step, 0, -1), a.s.step + 1)
+end
+
+-- Settle what was claimed and not admitted, end the turn, pause the goal, hold. The twin of turn.close.
+local function close(a, ending)
+  local s = a.s
+  local turn = s.turn
+  if ending.kind == 'aborted' and s.cancel == '' then
+    append(a, 'cancel/requested', { cause = ending.why, queue = 'keep', turn = turn })
+  end
+  local kind, reason, why = ending.kind, ending.reason, ending.why
+  if s.cancel ~= '' then
+    kind, reason, why = 'aborted', cmsgpack.pack({ kind = 'aborted', cause = s.cancel }), s.cancel
+  end
+  for _, mid in ipairs(s.claimed) do
+    if LEFTOVER[kind] == 'inbox/cancelled' then
+      append(a, 'inbox/cancelled', { messageId = mid, why = 'cancel' }, encode({ messageId = mid, cause = 'cancel' }))
+    else
+      append(a, 'inbox/rejected', { messageId = mid, turn = turn, why = why }, encode({ messageId = mid, turn = turn, reason = why }))
+    end
+  end
+  local usage = ending.usage ~= '' and ('\165usage' .. ending.usage) or ''
+  local data = VERSION .. (usage ~= '' and '\131' or '\130') .. '\164turn' .. cmsgpack.pack(turn) .. '\166reason' .. reason .. usage
+  append(a, 'turn/end', {}, data)
+  if kind ~= 'completed' then pause_goal(a, kind) end
+  if FAILURES[kind] and s.onFailure == 'hold' and s.hold == '' then append(a, 'inbox/held', { cause = 'failure' }) end
+end
+
+-- == leases ================================================================================================
+
+local function fenced(a, argv_epoch, owner)
+  if a.s.owner ~= '' and a.s.owner == owner and a.s.epoch == tonumber(argv_epoch) then return false end
+  redis.call('HINCRBY', a.p.counts, 'fenced', 1)
+  return true
+end
+
+local function lease(a, owner, lease_ms)
+  set(a, 'epoch', a.s.epoch + 1)
+  set(a, 'owner', owner)
+  set(a, 'lease', a.now + lease_ms)
+  set(a, 'leaseMs', lease_ms)
+  set(a, 'call', 0)
+  set(a, 'recovered', '')
+  redis.call('ZADD', a.p.leases, a.now + lease_ms, a.sid)
+end
+
+local function release(a, back)
+  set(a, 'owner', '')
+  set(a, 'lease', 0)
+  set(a, 'back', back)
+  redis.call('ZREM', a.p.leases, a.sid)
+end
+
+local function grant(a, reply)
+  local s = a.s
+  local calls = next(s.calls) ~= nil and cmsgpack.pack(s.calls) or ''
+  for _, value in ipairs({ a.sid, int(s.epoch), s.owner, s.agent, int(s.seq), int(s.turn), int(s.step), s.phase, int(s.attempt),
+    s.cancel, s.recovered, calls }) do
+    reply[#reply + 1] = value
+  end
+  for _, mid in ipairs(s.claimed) do
+    local entry = redis.call('XRANGE', a.k.ledger, int(message(a, mid)[5]) .. '-0', int(message(a, mid)[5]) .. '-0')
+    reply[#reply + 1] = mid
+    reply[#reply + 1] = entry[1] and entry[1][2][8] or ''
+  end
+  return reply
+end
+
+-- Lease the longest-ready session that has something to do, and open or recover its turn; nil when there is none.
+local function lease_next(prefix, p, owner, lease_ms)
+  for _ = 1, STALE_MAX do
+    local sid = redis.call('ZRANGE', p.ready, 0, 0)[1]
+    if not sid then return nil end
+    local a = open_found(prefix, sid, p)
+    redis.call('ZREM', p.ready, sid)
+    if a.s.owner == '' and (a.s.phase ~= 'closed' or waking(a) > 0) then
+      lease(a, owner, lease_ms)
+      if a.s.phase ~= 'closed' then
+        local attempt = a.s.attempt + (a.s.back == 'crash' and 1 or 0)
+        append(a, 'turn/recovered', { turn = a.s.turn, attempt = attempt, reason = a.s.back })
+        set(a, 'recovered', a.s.back)
+      else
+        take(a)
+      end
+      set(a, 'back', 'crash')
+      finish(a)
+      if redis.call('ZCARD', p.ready) > 0 then ring(p) end
+      return a
+    end
+  end
+  return nil
+end
+
+-- A slot remembers its last acquire or settle, so that a lost answer can be given again: call, outcome, session.
+local function remember(p, call, outcome, sid)
+  redis.call('SET', p.slot, cmsgpack.pack({ call, outcome, sid }), 'PX', SLOT_MS)
+end
+
+local function remembered(p, call)
+  local raw = redis.call('GET', p.slot)
+  local slot = raw and cmsgpack.unpack(raw)
+  if slot and slot[1] == call then return slot end
+end
+
+-- == functions: doors ======================================================================================
+
+local function begin_session(a, created, agent, on_failure, fingerprint)
+  append(a, 'session/created', { agent = agent, onFailure = on_failure, fingerprint = fingerprint }, created)
+end
+
+-- create: make a session.
+-- ARGV sid, created data, agent, onFailure, fingerprint -> ok, cursor, fresh
+local function create(keys, argv)
+  local a = open(keys, argv)
+  if a.s.seq == 0 then
+    begin_session(a, argv[2], argv[3], argv[4], argv[5])
+    finish(a)
+    return { 'ok', a.s.seq, 1 }
+  end
+  if a.s.created ~= argv[5] then return refused('session-exists', 'session ' .. a.sid .. ' exists with other settings') end
+  return { 'ok', a.s.seq, 0 }
+end
+
+-- submit: queue a message once, and wake the agent if the message wakes it.
+-- ARGV sid, messageId, lane t|s, wake 0|1, goal 0|1, from a door 0|1, fingerprint, depth max, data,
+--      created data ('' = do not create), agent, onFailure, created fingerprint -> ok, cursor, duplicate
+local function submit(keys, argv)
+  local a = open(keys, argv)
+  local mid = argv[2]
+  local known = message(a, mid)
+  if known then
+    if known[11] ~= argv[7] then
+      return refused('conflict', 'message ' .. mid .. ' was already submitted with another body')
+    end
+    redis.call('HSET', a.k.state, 'seq', int(a.s.seq)) -- a write to wait for: the durability level is checked again (M2)
+    return { 'ok', known[4], 1 }
+  end
+  if a.s.seq == 0 and argv[10] == '' then return refused('not-found', 'there is no session ' .. a.sid) end
+  if a.s.closed ~= '' then return refused('closed', 'session ' .. a.sid .. ' is closed') end
+  local depth = a.s.followups + a.s.steers + a.s.injects
+  if depth >= tonumber(argv[8]) then
+    return refused('queue-full', 'session ' .. a.sid .. ' has ' .. int(depth) .. ' queued messages; the limit is ' .. argv[8])
+  end
+  if a.s.seq == 0 then begin_session(a, argv[10], argv[11], argv[12], argv[13]) end
+  append(a, 'inbox/queued', { messageId = mid, lane = argv[3], wake = tonumber(argv[4]), goal = tonumber(argv[5]),
+    fingerprint = argv[7] }, argv[9])
+  local cursor = a.s.seq
+  if argv[4] == '1' and argv[6] == '1' then release_hold(a, 'submit') end
+  wake(a)
+  finish(a)
+  return { 'ok', cursor, 0 }
+end
+
+-- cancel: record a cancel of the open turn and tell its owner; the queue is kept.
+-- ARGV sid, cause, turn ('' = the open one) -> ok, outcome, turn, queued messageIds...
+local function cancel(keys, argv)
+  local a = open(keys, argv)
+  local s, cause = a.s, argv[2]
+  if s.seq == 0 then return refused('not-found', 'there is no session ' .. a.sid) end
+  local opened = s.phase ~= 'closed'
+  if argv[3] ~= '' and not (opened and s.turn == tonumber(argv[3])) then
+    return refused('not-open', 'cannot cancel turn ' .. argv[3] .. ' of session ' .. a.sid .. ': it is not open')
+  end
+  local pauses = cause == 'user' and s.goal ~= '' and s.goal.phase == 'active'
+  local reply = { 'ok', 'nothing_to_cancel', 0 }
+  if opened or pauses then
+    reply = { 'ok', 'requested', opened and s.turn or 0 }
+    if s.cancel == '' or pauses then
+      append(a, 'cancel/requested', { cause = cause, queue = 'keep', turn = opened and s.turn or nil })
+    end
+    if pauses then pause_goal(a, 'cancelled') end
+    rest(a)
+    finish(a)
+    local worker = string.match(s.owner, '^(.*)/[^/]*$')
+    if worker then
+      local notice = { sessionId = a.sid, epoch = s.epoch, turn = s.turn, cause = s.cancel }
+      redis.call('PUBLISH', 'mailslot:control:' .. worker, encode(notice))
+    end
+  end
+  for _, lane in ipairs({ a.k.step, a.k.turn }) do
+    for _, mid in ipairs(redis.call('ZRANGE', lane, 0, -1)) do reply[#reply + 1] = mid end
+  end
+  return reply
+end
+
+-- goal_change: put a goal record in place of the one the caller saw. Which record follows which is goal.PHASES' business.
+-- ARGV sid, operation, expected goalId ('' = none or a complete one), expected revision, goal (msgpack),
+--      created data ('' = do not create), agent, onFailure, created fingerprint -> ok, goal (msgpack)
+local function goal_change(keys, argv)
+  local a = open(keys, argv)
+  local goal, operation = a.s.goal, argv[2]
+  if a.s.seq == 0 and argv[6] == '' then return refused('not-found', 'there is no session ' .. a.sid) end
+  if a.s.closed ~= '' then return refused('closed', 'session ' .. a.sid .. ' is closed') end
+  if argv[3] == '' then
+    if goal ~= '' and goal.phase ~= 'complete' then
+      return refused('goal-exists', 'session ' .. a.sid .. ' has goal ' .. goal.goalId .. ', which is ' .. goal.phase)
+    end
+  elseif goal == '' then
+    return refused('not-found', 'session ' .. a.sid .. ' has no goal')
+  elseif goal.goalId ~= argv[3] or goal.revision ~= tonumber(argv[4]) then
+    return refused('revision', 'goal ' .. goal.goalId .. ' is at revision ' .. int(goal.revision))
+  end
+  local changed = cmsgpack.unpack(argv[5])
+  if goal ~= '' and goal.goalId == changed.goalId then
+    changed.rounds, changed.spent = goal.rounds, goal.spent -- a round may have been admitted since the caller looked
+  end
+  if a.s.seq == 0 then begin_session(a, argv[6], argv[7], argv[8], argv[9]) end
+  record_goal(a, operation, changed)
+  if operation == 'create' or operation == 'resume' then release_hold(a, 'goal') end
+  rest(a)
+  finish(a)
+  return { 'ok', cmsgpack.pack(changed) }
+end
+
+-- goal_advance: queue the next round on an idle agent, or block the goal whose rounds are spent.
+-- ARGV sid, goalId, revision, round, idle seq, messageId, fingerprint, data -> ok, advanced 0|1
+local function goal_advance(keys, argv)
+  local a = open(keys, argv)
+  local s, goal = a.s, a.s.goal
+  local may = goal ~= '' and s.closed == '' and s.status == 'idle' and s.hold == '' and waking(a) == 0 and goal.phase == 'active'
+    and goal.goalId == argv[2] and goal.revision == tonumber(argv[3]) and goal.rounds + 1 == tonumber(argv[4])
+    and s.idleSeq == tonumber(argv[5]) and not message(a, argv[6])
+  if not may then return { 'ok', 0 } end
+  if goal.budgets.rounds and goal.rounds >= goal.budgets.rounds then
+    local reason = { code = 'budget-rounds', message = 'all ' .. int(goal.rounds) .. ' rounds are spent' }
+    record_goal(a, 'block', with_phase(goal, 'blocked', reason))
+  else
+    append(a, 'inbox/queued', { messageId = argv[6], lane = 't', wake = 1, goal = 1, fingerprint = argv[7] }, argv[8])
+    wake(a)
+  end
+  finish(a)
+  return { 'ok', 1 }
+end
+
+-- == functions: workers ====================================================================================
+
+-- acquire: lease the partition's longest-ready session.
+-- ARGV prefix, owner, call, lease ms -> ok, [grant]
+local function acquire(keys, argv)
+  local p = partition_keys(keys, 1)
+  local call = tonumber(argv[3])
+  local slot = remembered(p, call)
+  if slot and slot[3] ~= '' then return grant(open_found(argv[1], slot[3], p), { 'ok' }) end
+  local a = lease_next(argv[1], p, argv[2], tonumber(argv[4]))
+  if not a then return { 'ok' } end
+  remember(p, call, '', a.sid)
+  return grant(a, { 'ok' })
+end
+
+-- commit: append a worker's facts; with take, claim what waits for the next step.
+-- ARGV sid, epoch, owner, call, take 0|1, (type, subject, data)* -> ok, grant
+local function commit(keys, argv)
+  local a = open(keys, argv)
+  if fenced(a, argv[2], argv[3]) then return { 'fenced' } end
+  local call = tonumber(argv[4])
+  if call == a.s.call then return grant(a, { 'ok' }) end
+  if call < a.s.call then return refused('stale-call', 'call ' .. argv[4] .. ' of session ' .. a.sid .. ' is an old one') end
+  local drafts = read_drafts(a, argv, 6)
+  local view, no = check(a, drafts)
+  if not view then return no end
+  if argv[5] == '1' and view.phase ~= 'boundary' then
+    return refused('grammar', 'turn ' .. int(a.s.turn) .. ' is not at a step boundary')
+  end
+  append_drafts(a, drafts)
+  if argv[5] == '1' then take_step(a) end
+  set(a, 'call', call)
+  finish(a)
+  return grant(a, { 'ok' })
+end
+
+-- settle: append the last facts; end the turn, or go on with it because a steer waits; then take the next batch or rest.
+-- ARGV sid, epoch, owner, call, prefix, lease ms, then take|yield, hand out 0|1, kind, cause or code, reason, usage,
+--      (type, subject, data)* -> ok, outcome, [grant]
+local function settle(keys, argv)
+  local a = open(keys, argv)
+  local call = tonumber(argv[4])
+  local slot = remembered(a.p, call)
+  if slot and slot[2] ~= '' then
+    local reply = { 'ok', slot[2] }
+    return slot[3] ~= '' and grant(open_found(argv[5], slot[3], a.p), reply) or reply
+  end
+  if fenced(a, argv[2], argv[3]) then return { 'fenced' } end
+  if call == a.s.call then return grant(a, { 'ok', a.s.step == 0 and 'turn' or 'continue' }) end
+  if call < a.s.call then return refused('stale-call', 'call ' .. argv[4] .. ' of session ' .. a.sid .. ' is an old one') end
+  local ending = { kind = argv[9], why = argv[10], reason = argv[11], usage = argv[12] }
+  local drafts = read_drafts(a, argv, 13)
+  local view, no = check(a, drafts)
+  if not view then return no end
+  if view.phase ~= 'boundary' then return refused('grammar', 'turn ' .. int(a.s.turn) .. ' cannot end inside a step') end
+  if not ENDS[ending.kind] then return refused('grammar', 'a turn cannot end as ' .. ending.kind) end
+  if a.s.cancel == '' and not LEFTOVER[ending.kind] and next(view.claimed) ~= nil then
+    return refused('grammar', 'turn ' .. int(a.s.turn) .. ' cannot end as ' .. ending.kind .. ': it has messages it did not admit')
+  end
+  append_drafts(a, drafts)
+  set(a, 'call', call)
+  if a.s.cancel == '' and COULD_COMPLETE[ending.kind] and a.s.hold == '' and a.s.steers > 0 then
+    take_step(a)
+    finish(a)
+    return grant(a, { 'ok', 'continue' })
+  end
+  close(a, ending)
+  if argv[7] == 'take' and take(a) then
+    finish(a)
+    return grant(a, { 'ok', 'turn' })
+  end
+  local outcome = rest(a) and 'idle' or 'released'
+  release(a, 'resume')
+  finish(a)
+  local following = argv[8] == '1' and lease_next(argv[5], a.p, argv[3], tonumber(argv[6])) or nil
+  remember(a.p, call, outcome, following and following.sid or '')
+  return following and grant(following, { 'ok', outcome }) or { 'ok', outcome }
+end
+
+-- renew: keep a lease.
+-- ARGV sid, epoch, owner, lease ms -> ok, alive 0|1, cancel
+local function renew(keys, argv)
+  local a = open(keys, argv)
+  if a.s.owner == '' or a.s.owner ~= argv[3] or a.s.epoch ~= tonumber(argv[2]) then return { 'ok', 0, '' } end
+  set(a, 'lease', a.now + tonumber(argv[4]))
+  redis.call('ZADD', a.p.leases, a.s.lease, a.sid)
+  finish(a)
+  return { 'ok', 1, a.s.cancel }
+end
+
+-- handback: give a lease back; the open turn is not counted as crashed.
+-- ARGV sid, epoch, owner, call -> ok
+local function handback(keys, argv)
+  local a = open(keys, argv)
+  local call = tonumber(argv[4])
+  if a.s.owner == '' and a.s.epoch == tonumber(argv[2]) and a.s.call == call then return { 'ok' } end
+  if fenced(a, argv[2], argv[3]) then return { 'fenced' } end
+  set(a, 'call', call)
+  release(a, 'handback')
+  finish(a)
+  return { 'ok' }
+end
+
+-- sweep: take away lapsed leases, see that each running session is served, forget old message records.
+-- ARGV prefix, forget before (ms), lease max ms, place in the active set -> ok, lapsed, repaired, forgotten, next place (-1 = done)
+local function sweep(keys, argv)
+  local p = partition_keys(keys, 1)
+  local now = now_ms()
+  local lapsed, repaired, forgotten = 0, 0, 0
+  for _, sid in ipairs(redis.call('ZRANGEBYSCORE', p.leases, '-inf', int(now), 'LIMIT', 0, SWEEP_MAX)) do
+    local a = open_found(argv[1], sid, p)
+    release(a, 'crash')
+    finish(a)
+    lapsed = lapsed + 1
+  end
+  for _, sid in ipairs(redis.call('ZRANGEBYSCORE', p.leases, '(' .. int(now + tonumber(argv[3])), '+inf', 'LIMIT', 0, SWEEP_MAX)) do
+    local a = open_found(argv[1], sid, p)
+    if a.s.lease > now + a.s.leaseMs then -- the clock went back: a lease never outlives its own length (R1)
+      set(a, 'lease', now + a.s.leaseMs)
+      redis.call('ZADD', p.leases, a.s.lease, sid)
+      finish(a)
+    end
+  end
+  local at = tonumber(argv[4])
+  local active = redis.call('ZRANGE', p.active, at, at + SWEEP_MAX - 1)
+  for _, sid in ipairs(active) do
+    local a = open_found(argv[1], sid, p)
+    if a.s.owner == '' and not redis.call('ZSCORE', p.ready, sid) then
+      repaired = repaired + 1
+      finish(a)
+    end
+  end
+  for _, entry in ipairs(redis.call('ZRANGEBYSCORE', p.forget, '-inf', argv[2], 'LIMIT', 0, SWEEP_MAX)) do
+    local sid, mid = string.match(entry, '^(.-)%z(.*)$')
+    redis.call('HDEL', argv[1] .. sid .. ':messages', mid)
+    redis.call('ZREM', p.forget, entry)
+    forgotten = forgotten + 1
+  end
+  if redis.call('ZCARD', p.ready) > 0 then ring(p) end
+  local more = #active == SWEEP_MAX or forgotten == SWEEP_MAX or lapsed == SWEEP_MAX
+  return { 'ok', lapsed, repaired, forgotten, more and at + #active or -1 }
+end
+
+-- == registration ==========================================================================================
+-- Everything but intake may run when the server is full: leases must not lapse, healthy turns must end, memory must be freed.
+
+local INTAKE = { create = create, submit = submit, goal_advance = goal_advance }
+local REST = { cancel = cancel, goal_change = goal_change, acquire = acquire, take = commit, commit = commit, settle = settle,
+  renew = renew, handback = handback, sweep = sweep }
+for name, act in pairs(INTAKE) do redis.register_function(name .. '_v1', act) end
+for name, act in pairs(REST) do
+  redis.register_function({ function_name = name .. '_v1', callback = act, flags = { 'allow-oom' } })
+end

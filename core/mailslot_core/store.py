@@ -1,0 +1,273 @@
+"""The port to whatever keeps the sessions. Each method says what is true once it has returned.
+
+    submit ----> [ledger + indexes + ready queue] <---- acquire, take, commit, settle, renew, handback
+    cancel ----^            |                    ^---- sweep, goal_change, goal_advance
+                            +--> notices (a hint; losing all of them loses no fact)
+
+Rule 1: each method is one atomic act: all of it happened, or none of it.
+Rule 2: a worker's write carries its lease. If the lease is not the session's present one the store raises
+        `Fenced`, writes nothing, and counts it (semantics L3).
+Rule 3: a worker's write carries its call number. Repeating the last number appends nothing and answers as the
+        first time, so a lost reply is repaired by asking again (semantics L3).
+Rule 4: whatever is refused (`Refused`, `Fenced`, `StoreUnavailable`) changed nothing. `OutcomeUnknown` may have.
+Rule 5: the clock is the store's.
+
+Implementations: `memory.MemoryStore`, `redis.store.RedisStore`; `tests/conformance` holds both to every line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from mailslot_core.goal import Change, Round
+from mailslot_core.inbox import Receipt, Submission
+from mailslot_core.session import Data, Event, Phase, Status
+from mailslot_core.turn import Cancelled, Draft, End, Outcome, Then
+
+PENDING_MAX_DEFAULT = 10_000  # queued messages per session before submit answers `queue-full`
+
+
+class Lease(NamedTuple):
+    """Who drives a session now. `owner` names a worker's slot (`<worker>/<slot>`), `epoch` rises with each owner (T1)."""
+
+    session_id: str
+    epoch: int
+    owner: str
+
+
+class Claimed(NamedTuple):
+    """A message that the turn claimed and has not admitted; `data` is its `inbox/queued` data with present content."""
+
+    message_id: str
+    data: Data
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A session as its owner sees it: the open turn, what it claimed, and how far it is.
+
+    `recovered` is the reason of the `turn/recovered` that this acquire appended, None for a turn of our own.
+    `cancel` is the first cause recorded against the turn (semantics C3). `calls` maps the callIds of the open step
+    that have no result to `asked` or `started` (semantics R3).
+    """
+
+    lease: Lease
+    agent: str
+    seq: int
+    turn: int
+    step: int
+    phase: Phase
+    attempt: int
+    cancel: str | None
+    batch: tuple[Claimed, ...]
+    calls: Data = field(default_factory=dict)
+    recovered: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a settle came to. `grant` is the session's next batch (CONTINUE, TURN), or the next ready session
+    (IDLE, RELEASED with `hand_out`), or None."""
+
+    outcome: Outcome
+    grant: Grant | None
+
+
+class Renewal(NamedTuple):
+    """Answer to one renewal: `alive` is False once the lease is lost; `cancel` as in `Grant`."""
+
+    alive: bool
+    cancel: str | None
+
+
+class Created(NamedTuple):
+    """`fresh` is False when the session was there already with the same body."""
+
+    cursor: int
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A session's indexes at `cursor` (semantics S4): what can be read without folding."""
+
+    session_id: str
+    agent: str
+    status: Status
+    cursor: int
+    idle_cursor: int  # seq of the last published idle, 0 when none was
+    reasons: tuple[str, ...]
+    turn: int | None  # the open turn
+    pending: int
+    held: int
+    conservation: int
+    goal: Data | None
+    usage: Data
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What one sweep of a partition found: leases that had lapsed, and running sessions nobody would have served (R1)."""
+
+    lapsed: int = 0
+    repaired: int = 0
+    forgotten: int = 0
+
+
+class IdleNotice(NamedTuple):
+    """A session with an active goal rests since `idle_seq` (0: it never ran)."""
+
+    session_id: str
+    goal_id: str
+    revision: int
+    idle_seq: int
+
+
+class Load(NamedTuple):
+    """A partition's state for metrics and autoscaling: sizes, and the age in ms of the oldest ready session."""
+
+    ready: int
+    oldest_ready_ms: int
+    active: int
+    leased: int
+    sessions: int
+    fenced: int
+
+
+class Store(Protocol):
+    """See the module: one method, one atomic act."""
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions sessions are spread over; fixed for the life of the store."""
+        ...
+
+    @property
+    def durability(self) -> str:
+        """The level that receipts state: `memory`, `fsync` or `replicated` (semantics M2)."""
+        ...
+
+    # -- doors ------------------------------------------------------------------------------------------------
+
+    async def create(self, session_id: str, created: Data) -> Created:
+        """The session exists with this `session/created` data. Other data than before is refused `session-exists`."""
+        ...
+
+    async def submit(self, session_id: str, submission: Submission, created: Data | None) -> Receipt:
+        """The message is in the ledger exactly once, and the agent runs if the message wakes it (M1, M3, S2).
+
+        A missing session is made with `created`; when that is None it is refused `not-found`. Also refused:
+        `conflict` (same id, other body), `closed`, `queue-full`.
+        """
+        ...
+
+    async def cancel(self, session_id: str, *, cause: str, turn: int | None = None) -> Cancelled:
+        """A cancel of the open turn is recorded and its owner told, or there was nothing to cancel (C1-C3).
+
+        The queue is kept. Refused: `not-open`, `not-found`.
+        """
+        ...
+
+    async def goal_change(self, session_id: str, change: Change, created: Data | None = None) -> Data:
+        """The goal is at the returned state (G1). Refused: `revision`, `goal-exists`, `not-allowed`, `not-found`."""
+        ...
+
+    # -- workers ----------------------------------------------------------------------------------------------
+
+    async def acquire(self, partition: int, owner: str, call: int, lease_ms: int) -> Grant | None:
+        """`owner` leases the longest-ready session of the partition and its turn is open (T2, R1, R3), or None:
+        nothing there was ready. Sessions with nothing to do are dropped from the ready queue without a trace."""
+        ...
+
+    async def take(self, lease: Lease, call: int) -> Grant:
+        """At a step boundary, all due next-step messages are claimed (T2). None there: nothing is appended."""
+        ...
+
+    async def commit(self, lease: Lease, call: int, drafts: Sequence[Draft], *, take: bool = False) -> Grant:
+        """The facts are in the ledger, in order; with `take`, what waits for the next step is claimed too."""
+        ...
+
+    async def settle(
+        self,
+        lease: Lease,
+        call: int,
+        drafts: Sequence[Draft],
+        end: End,
+        *,
+        then: Then,
+        hand_out: bool,
+        lease_ms: int,
+    ) -> Settled:
+        """The facts are in the ledger and the turn is over, or goes on because a steer waited (T6). Then the
+        session's next turn has begun, or the lease is given back; only then, and with `hand_out`, the owner may
+        have been given the partition's next ready session."""
+        ...
+
+    async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Renewal]:
+        """Each lease that is still the session's own ends `lease_ms` from now (R2)."""
+        ...
+
+    async def handback(self, lease: Lease, call: int) -> None:
+        """The lease is given back and the session is ready again; its open turn is not counted as crashed (R6)."""
+        ...
+
+    async def sweep(self, partition: int, *, forget_after_ms: int) -> Swept:
+        """Lapsed leases are taken away and their sessions ready again; each running session is leased or ready (R1).
+        Message records settled longer ago than `forget_after_ms` are dropped (M3)."""
+        ...
+
+    # -- goals ------------------------------------------------------------------------------------------------
+
+    async def goal_advance(self, session_id: str, proposed: Round) -> bool:
+        """The round is queued, or the goal blocked by a spent budget; False: the notice was stale (G2)."""
+        ...
+
+    async def resting_goals(self, partition: int) -> list[IdleNotice]:
+        """Sessions of the partition that rest while their goal is active: what reconciling starts from (G8)."""
+        ...
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    async def level(self, session_id: str) -> Level | None:
+        """The session's indexes as they are now; None when there is no such session."""
+        ...
+
+    async def indexes(self, session_id: str) -> Data | None:
+        """Every index the store keeps for the session, named as `session.indexes` names them. Folding the ledger
+        gives the same, but for message records that `sweep` has dropped (L2)."""
+        ...
+
+    async def events(self, session_id: str, *, after: int, limit: int) -> list[Event]:
+        """Up to `limit` events with seq > after, without gaps. Raises `CursorExpired` if the next one is gone or
+        `after` lies beyond the newest (L7)."""
+        ...
+
+    async def sessions(self, *, after: str, limit: int) -> list[str]:
+        """Up to `limit` session ids > after, ascending."""
+        ...
+
+    async def load(self, partition: int) -> Load:
+        """Sizes and ages for metrics."""
+        ...
+
+    # -- hints ------------------------------------------------------------------------------------------------
+
+    async def wait_ready(self, timeout_ms: int) -> int | None:
+        """A partition in which a session became ready, or None after the timeout. A hint: `acquire` decides."""
+        ...
+
+    def watch(self, session_id: str) -> AbstractAsyncContextManager[AsyncIterator[dict[str, Any]]]:
+        """Notices of one session while the context is open: envelopes, and deltas (type `assistant/delta`, no seq).
+        A hint: notices may be lost, the ledger is the truth."""
+        ...
+
+    async def publish_delta(self, session_id: str, data: Data) -> None:
+        """Whoever watches may see this transient fact. Nothing is kept."""
+        ...
+
+    async def close(self) -> None:
+        """Connections are closed; callers that still waited got `OutcomeUnknown`."""
+        ...
