@@ -1,0 +1,105 @@
+"""What every test can ask for: real servers, a seed that is printed, nothing else.
+
+    fixture            scope     gives
+    redis70            session   a running `Server`, Redis 7.0
+    valkey91           session   a running `Server`, Valkey 9.1
+    redis_url          session   the URL of any one server: $REDIS_URL, else PATH, else embedded, else a container
+    clean_redis_url    test      the same, emptied before the test
+    server             session   the running `Server`, once for each of redis70 and valkey91
+    server_url         session   its URL
+    clean_server       test      the same `Server`, emptied before the test
+    clean_server_url   test      its URL
+    seed               session   the number that every random choice of this run comes from
+    rng                test      a `random.Random` from the seed and the test's own name
+
+A test that stops, kills or fills up a server starts one of its own: `tests.servers.running`.
+"""
+
+import os
+import random
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+import redis
+
+from tests.servers import Server, ServerMissing, any_server_url, running
+
+SEED: Final = int(os.environ.get("MAILSLOT_TEST_SEED") or random.SystemRandom().randrange(2**32))
+
+
+def pytest_report_header() -> str:
+    return f"mailslot: MAILSLOT_TEST_SEED={SEED}"
+
+
+@pytest.fixture(scope="session")
+def seed() -> int:
+    return SEED
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    return random.Random(f"{SEED} {request.node.nodeid}")
+
+
+@pytest.fixture(scope="session")
+def redis70() -> Iterator[Server]:
+    try:
+        with running("redis70") as server:
+            yield server
+    except ServerMissing as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def valkey91() -> Iterator[Server]:
+    try:
+        with running("valkey91") as server:
+            yield server
+    except ServerMissing as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    try:
+        with any_server_url() as url:
+            yield url
+    except ServerMissing as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+@pytest.fixture
+def clean_redis_url(redis_url: str) -> str:
+    empty(redis_url)
+    return redis_url
+
+
+@pytest.fixture(scope="session", params=["redis70", "valkey91"])
+def server(request: pytest.FixtureRequest) -> Server:
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, Server)
+    return found
+
+
+@pytest.fixture(scope="session")
+def server_url(server: Server) -> str:
+    return server.url
+
+
+@pytest.fixture
+def clean_server(server: Server) -> Server:
+    empty(server.url)
+    return server
+
+
+@pytest.fixture
+def clean_server_url(clean_server: Server) -> str:
+    return clean_server.url
+
+
+def empty(url: str) -> None:
+    """Remove every key and every function library, so that a test meets a server as it was first started."""
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+        client.function_flush()
