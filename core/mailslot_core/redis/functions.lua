@@ -815,7 +815,7 @@ local function handback(keys, argv)
 end
 
 -- sweep: take away lapsed leases, see that each running session is served, forget old message records.
--- ARGV prefix, forget before (ms), lease max ms, place in the active set -> ok, lapsed, repaired, forgotten, next place (-1 = done)
+-- ARGV prefix, forget after (ms), lease max ms, place in the active set -> ok, lapsed, repaired, forgotten, next place (-1 = done)
 local function sweep(keys, argv)
   local p = partition_keys(keys, 1)
   local now = now_ms()
@@ -843,7 +843,7 @@ local function sweep(keys, argv)
       finish(a)
     end
   end
-  for _, entry in ipairs(redis.call('ZRANGEBYSCORE', p.forget, '-inf', argv[2], 'LIMIT', 0, SWEEP_MAX)) do
+  for _, entry in ipairs(redis.call('ZRANGEBYSCORE', p.forget, '-inf', int(now - tonumber(argv[2])), 'LIMIT', 0, SWEEP_MAX)) do
     local sid, mid = string.match(entry, '^(.-)%z(.*)$')
     redis.call('HDEL', argv[1] .. sid .. ':messages', mid)
     redis.call('ZREM', p.forget, entry)
@@ -857,10 +857,22 @@ end
 -- == registration ==========================================================================================
 -- Everything but intake may run when the server is full: leases must not lapse, healthy turns must end, memory must be freed.
 
-local INTAKE = { create = create, submit = submit, goal_advance = goal_advance }
-local REST = { cancel = cancel, goal_change = goal_change, acquire = acquire, take = commit, commit = commit, settle = settle,
-  renew = renew, handback = handback, sweep = sweep }
-for name, act in pairs(INTAKE) do redis.register_function(name .. '_v1', act) end
-for name, act in pairs(REST) do
-  redis.register_function({ function_name = name .. '_v1', callback = act, flags = { 'allow-oom' } })
+-- (While a library is loaded there is no `pairs`, so each function is one line.)
+
+local function register(name, act) redis.register_function(name, act) end
+local function register_always(name, act)
+  redis.register_function({ function_name = name, callback = act, flags = { 'allow-oom' } })
 end
+
+register('create_v1', create)
+register('submit_v1', submit)
+register('goal_advance_v1', goal_advance)
+register_always('cancel_v1', cancel)
+register_always('goal_change_v1', goal_change)
+register_always('acquire_v1', acquire)
+register_always('take_v1', commit)
+register_always('commit_v1', commit)
+register_always('settle_v1', settle)
+register_always('renew_v1', renew)
+register_always('handback_v1', handback)
+register_always('sweep_v1', sweep)

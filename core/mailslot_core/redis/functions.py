@@ -1,0 +1,251 @@
+"""The typed twin of `functions.lua`: one method a function, and the only place that decodes replies.
+
+Rule 1: a method makes the arguments, the function acts, the method reads the reply. It decides nothing.
+Rule 2: what the store's functions refuse comes out as `Refused`, a lost lease as `Fenced`.
+Rule 3: numbers that a function needs to know from event data travel beside the data, in a draft's subject.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+import msgpack
+from mailslot_contracts.codec import decode, encode
+
+from mailslot_core.errors import Fenced, Refused
+from mailslot_core.goal import Round
+from mailslot_core.inbox import Receipt, Submission
+from mailslot_core.redis import keys
+from mailslot_core.redis.wire import Command, Wire
+from mailslot_core.session import Data, Lane, Phase
+from mailslot_core.store import Claimed, Created, Grant, Lease, Renewal, Settled, Swept
+from mailslot_core.turn import Cancelled, Draft, End, Outcome, Then
+
+SOURCE = files("mailslot_core.redis").joinpath("functions.lua").read_text(encoding="utf-8")
+LANES = {Lane.NEXT_TURN: "t", Lane.NEXT_STEP: "s"}
+
+# What the functions need to know of a draft, by its type; they never read its data.
+SUBJECTS: dict[str, Callable[[Data], list[Any]]] = {
+    "step/start": lambda data: [data["step"]],
+    "user/message": lambda data: [data["messageId"]],
+    "inbox/rejected": lambda data: [data["messageId"], data["reason"]],
+    "assistant/message": lambda data: [call["callId"] for call in data.get("toolCalls", ())],
+    "tool/call": lambda data: [data["callId"]],
+    "tool/result": lambda data: [data["callId"]],
+    "usage/recorded": lambda data: [data["inputTokens"], data["outputTokens"], data.get("cost", -1)],
+}
+
+
+class Birth:
+    """A session to make if it is missing: its `session/created` data, and the fingerprint that recognises it."""
+
+    def __init__(self, created: Data | None) -> None:
+        self.args: tuple[str | bytes, ...] = ("", "", "", "")
+        if created is not None:
+            data = encode(dict(created))
+            self.args = (data, created["agent"], created["onFailure"], fingerprint(created))
+
+
+def fingerprint(created: Data) -> str:
+    """Two sessions made with equal data have equal fingerprints, whatever the order of its keys."""
+    return msgpack.packb(_ordered(created)).hex()  # type: ignore[no-any-return]
+
+
+def _ordered(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return [[key, _ordered(value[key])] for key in sorted(value)]
+    return [_ordered(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+class Functions:
+    """Calls the functions on a wire."""
+
+    def __init__(self, call: Callable[..., Any], partitions: int) -> None:
+        self._call = call
+        self._partitions = partitions
+
+    # -- doors ------------------------------------------------------------------------------------------------
+
+    async def create(self, session_id: str, created: Data) -> Created:
+        """create_v1"""
+        reply = await self._on_session("create", session_id, Birth(created).args, durable=True)
+        return Created(reply[1], fresh=reply[2] == 1)
+
+    async def submit(self, session_id: str, message: Submission, created: Data | None, depth_max: int) -> Receipt:
+        """submit_v1"""
+        args = (
+            message.message_id,
+            LANES[message.lane],
+            int(message.wake),
+            int(message.data["source"].get("kind") == "goal"),
+            int(message.from_door),
+            message.fingerprint,
+            depth_max,
+            encode(message.data),
+            *Birth(created).args,
+        )
+        reply = await self._on_session("submit", session_id, args, durable=True)
+        return Receipt(message.message_id, reply[1], duplicate=reply[2] == 1)
+
+    async def cancel(self, session_id: str, cause: str, turn: int | None) -> Cancelled:
+        """cancel_v1"""
+        args = (cause, "" if turn is None else turn)
+        reply = await self._on_session("cancel", session_id, args, durable=True)
+        return Cancelled(_text(reply[1]), reply[2] or None, tuple(_text(message_id) for message_id in reply[3:]))
+
+    async def goal_change(
+        self, session_id: str, operation: str, seen: tuple[str, int] | None, goal: Data, created: Data | None
+    ) -> Data:
+        """goal_change_v1"""
+        goal_id, revision = seen or ("", 0)
+        args = (operation, goal_id, revision, msgpack.packb(goal), *Birth(created).args)
+        reply = await self._on_session("goal_change", session_id, args, durable=True)
+        return _unpacked(reply[1])  # type: ignore[no-any-return]
+
+    async def goal_advance(self, session_id: str, proposed: Round) -> bool:
+        """goal_advance_v1"""
+        args = (
+            proposed.goal_id,
+            proposed.revision,
+            proposed.round,
+            proposed.idle_seq,
+            proposed.message_id,
+            "",
+            encode(proposed.data),
+        )
+        reply = await self._on_session("goal_advance", session_id, args)
+        return bool(reply[1] == 1)
+
+    # -- workers ----------------------------------------------------------------------------------------------
+
+    async def acquire(self, partition: int, owner: str, call: int, lease_ms: int) -> Grant | None:
+        """acquire_v1"""
+        args = (keys.session_prefix(partition), owner, call, lease_ms)
+        reply = await self._on_partition("acquire", partition, args, owner=owner)
+        return _grant(reply, 1) if len(reply) > 1 else None
+
+    async def commit(self, lease: Lease, call: int, drafts: Sequence[Draft], *, take: bool) -> Grant:
+        """commit_v1, or take_v1 when there is nothing to append"""
+        name = "commit" if drafts else "take"
+        args = (lease.epoch, lease.owner, call, int(take), *_drafts(drafts))
+        return _grant(await self._on_session(name, lease.session_id, args, lease=lease), 1)
+
+    async def settle(  # noqa: PLR0913 - one argument for each promise of the port
+        self,
+        lease: Lease,
+        call: int,
+        drafts: Sequence[Draft],
+        end: End,
+        *,
+        then: Then,
+        hand_out: bool,
+        lease_ms: int,
+    ) -> Settled:
+        """settle_v1"""
+        partition = keys.partition_of(lease.session_id, self._partitions)
+        why = end.reason.get("cause", end.reason.get("code", end.kind))
+        args = (
+            lease.epoch,
+            lease.owner,
+            call,
+            keys.session_prefix(partition),
+            lease_ms,
+            str(then),
+            int(hand_out),
+            end.kind,
+            why,
+            msgpack.packb(dict(end.reason)),
+            msgpack.packb(dict(end.usage)) if end.usage else b"",
+            *_drafts(drafts),
+        )
+        reply = await self._on_session("settle", lease.session_id, args, lease=lease)
+        return Settled(Outcome(_text(reply[1])), _grant(reply, 2) if len(reply) > 2 else None)
+
+    async def renew(self, lease: Lease, lease_ms: int) -> Renewal:
+        """renew_v1"""
+        reply = await self._on_session("renew", lease.session_id, (lease.epoch, lease.owner, lease_ms), lease=lease)
+        return Renewal(reply[1] == 1, _text(reply[2]) or None)
+
+    async def handback(self, lease: Lease, call: int) -> None:
+        """handback_v1"""
+        await self._on_session("handback", lease.session_id, (lease.epoch, lease.owner, call), lease=lease)
+
+    async def sweep(self, partition: int, *, forget_after_ms: int, lease_max_ms: int, place: int) -> tuple[Swept, int]:
+        """sweep_v1; the second value is where to go on, -1 when the partition is swept"""
+        args = (keys.session_prefix(partition), forget_after_ms, lease_max_ms, place)
+        reply = await self._on_partition("sweep", partition, args, owner="sweeper")
+        return Swept(reply[1], reply[2], reply[3]), reply[4]
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    async def _on_session(
+        self,
+        name: str,
+        session_id: str,
+        args: Sequence[Any],
+        *,
+        lease: Lease | None = None,
+        durable: bool = False,
+    ) -> list[Any]:
+        names = keys.act_keys(session_id, self._partitions)
+        if lease is not None:
+            names = (*names, keys.slot_key(keys.partition_of(session_id, self._partitions), lease.owner))
+        command = ("FCALL", name + "_v1", len(names), *names, session_id, *args)
+        return _checked(await self._call(command, durable=durable), session_id, lease)
+
+    async def _on_partition(self, name: str, partition: int, args: Sequence[Any], *, owner: str) -> list[Any]:
+        names = (*keys.partition_keys(partition), keys.slot_key(partition, owner))
+        command = ("FCALL", name + "_v1", len(names), *names, *args)
+        return _checked(await self._call(command), f"partition {partition}", None)
+
+
+async def load(wire: Wire) -> None:
+    """The library is on the server. Another process may have loaded it at the same moment; it is the same one."""
+    command: Command = ("FUNCTION", "LOAD", "REPLACE", SOURCE)
+    await wire.call(command)
+
+
+def _checked(reply: Any, subject: str, lease: Lease | None) -> list[Any]:
+    if reply[0] == b"ok":
+        return reply  # type: ignore[no-any-return]
+    if reply[0] == b"fenced":
+        owner = lease.owner if lease else "the caller"
+        raise Fenced(f"{owner} no longer owns session {subject} at epoch {lease.epoch if lease else 0}")
+    code = _text(reply[1])
+    raise Refused(code, _text(reply[2]), retry_after_ms=1000 if code == "queue-full" else None)
+
+
+def _drafts(drafts: Sequence[Draft]) -> list[str | bytes]:
+    packed: list[str | bytes] = []
+    for draft in drafts:
+        subject = SUBJECTS.get(draft.type)
+        packed += (draft.type, msgpack.packb(subject(draft.data)) if subject else b"", encode(draft.data))
+    return packed
+
+
+def _grant(reply: Sequence[Any], at: int) -> Grant:
+    session_id, epoch, owner, agent, seq, turn, step, phase, attempt, cancel, recovered, calls = reply[at : at + 12]
+    rest = reply[at + 12 :]
+    return Grant(
+        lease=Lease(session_id.decode(), int(epoch), owner.decode()),
+        agent=agent.decode(),
+        seq=int(seq),
+        turn=int(turn),
+        step=int(step),
+        phase=Phase(phase.decode()),
+        attempt=int(attempt),
+        cancel=cancel.decode() or None,
+        batch=tuple(Claimed(rest[i].decode(), decode(rest[i + 1])) for i in range(0, len(rest), 2)),  # type: ignore[arg-type]
+        calls=_unpacked(calls) if calls else {},
+        recovered=recovered.decode() or None,
+    )
+
+
+def _text(value: bytes) -> str:
+    return value.decode()
+
+
+def _unpacked(value: bytes) -> Any:
+    return msgpack.unpackb(value)

@@ -1,0 +1,82 @@
+"""What the server must be and give, asked once at the start (semantics M2).
+
+Rule 1: features are found by asking for the command, never by version: forks count differently.
+Rule 2: a server that cannot give what is configured is refused, with the setting that would help.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from mailslot_core.errors import Misconfigured
+from mailslot_core.redis import keys
+from mailslot_core.redis.wire import Barrier
+from mailslot_core.settings import StoreSettings
+
+
+async def check(client: Redis, settings: StoreSettings) -> Barrier | None:
+    """The barrier that the configured durability needs (None: none), once the server passed every check."""
+    if not await _has(client, "FCALL"):
+        raise Misconfigured("the server has no functions: mailslot needs Redis 7.0 or Valkey 7.2 or newer")
+    memory = await client.info("memory")
+    policy = memory.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        raise Misconfigured(f"the server may evict keys (maxmemory-policy {policy}): set maxmemory-policy noeviction")
+    await _check_partitions(client, settings.partitions)
+    return await _barrier(client, settings)
+
+
+async def _check_partitions(client: Redis, partitions: int) -> None:
+    """The first process of a database fixes the number; the others must agree."""
+    await client.hsetnx(keys.CONFIG, "partitions", str(partitions))
+    kept = int(await client.hget(keys.CONFIG, "partitions") or 0)
+    if kept != partitions:
+        raise Misconfigured(f"this database has {kept} partitions, not {partitions}: set --partitions {kept}")
+
+
+async def _barrier(client: Redis, settings: StoreSettings) -> Barrier | None:
+    if settings.durability == "memory":
+        return None
+    if settings.durability == "replicated":
+        return await _replicated(client, settings)
+    if not (await client.info("persistence")).get("aof_enabled"):
+        raise Misconfigured(
+            "durability fsync needs an append-only file: set appendonly yes and appendfsync always on the server, "
+            "or run with --durability memory"
+        )
+    if await _appendfsync(client) == "always":
+        return None
+    if await _has(client, "WAITAOF"):
+        return Barrier(("WAITAOF", 1, 0, settings.durability_timeout_ms), needed=1, index=0)
+    raise Misconfigured(
+        "durability fsync needs appendfsync always on a server without WAITAOF: set appendfsync always, "
+        "or run with --durability memory"
+    )
+
+
+async def _replicated(client: Redis, settings: StoreSettings) -> Barrier:
+    connected = (await client.info("replication")).get("connected_slaves", 0)
+    if connected < settings.replicas:
+        raise Misconfigured(
+            f"durability replicated needs {settings.replicas} connected replicas and the server has {connected}: "
+            "connect replicas, set --replicas lower, or run with --durability fsync"
+        )
+    return Barrier(("WAIT", settings.replicas, settings.durability_timeout_ms), needed=settings.replicas)
+
+
+async def _appendfsync(client: Redis) -> str | None:
+    """The setting, None where the server does not let us ask."""
+    try:
+        found: dict[str, str] = await client.config_get("appendfsync")
+    except ResponseError:
+        return None
+    return found.get("appendfsync")
+
+
+async def _has(client: Redis, command: str) -> bool:
+    found: Any = await client.execute_command("COMMAND", "INFO", command)
+    entries = list(found.values()) if isinstance(found, dict) else found
+    return bool(entries) and entries[0] is not None

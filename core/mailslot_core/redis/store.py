@@ -1,0 +1,425 @@
+"""The port on Redis Streams.
+
+    RedisStore --> functions (typed) --> wire (group commit) --> Redis
+               --> topics (hints)    --> bell (BLPOP)
+
+Rule 1: an act is one function call; what it refuses changed nothing.
+Rule 2: nothing is repeated here but a call that found the library missing, which did nothing.
+Rule 3: an error of the server that means "not carried out" is `StoreUnavailable`; a lost answer is `OutcomeUnknown`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Self
+
+import msgpack
+from mailslot_contracts.channels import event_channel
+from mailslot_contracts.codec import decode, encode
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
+
+from mailslot_core import goal as goals
+from mailslot_core.errors import CursorExpired, Misconfigured, OutcomeUnknown, Refused, StoreUnavailable
+from mailslot_core.goal import Change, Round
+from mailslot_core.inbox import Receipt, Submission
+from mailslot_core.redis import keys, server
+from mailslot_core.redis.functions import LANES, Functions, load
+from mailslot_core.redis.topics import Topics
+from mailslot_core.redis.wire import Barrier, Command, GroupCommit
+from mailslot_core.session import TERMINAL, Data, Event, MessageState, Phase, Session, Status
+from mailslot_core.settings import StoreSettings
+from mailslot_core.store import Created, Grant, IdleNotice, Lease, Level, Load, Renewal, Settled, Swept
+from mailslot_core.turn import Cancelled, Draft, End, Then
+
+# What a server says when it did not carry out a command, by the first word (semantics M1: nothing was kept).
+NOT_CARRIED_OUT = frozenset(
+    {"OOM", "READONLY", "MISCONF", "NOREPLICAS", "LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOPERM"}
+)
+STATES = {"q": "queued", "c": "claimed", "a": "admitted", "r": "rejected", "x": "cancelled", "e": "expired", "d": "dead"}
+LANE_NAMES = {letter: str(lane) for lane, letter in LANES.items()}
+PACKED_FIELDS = frozenset({b"claimed", b"calls", b"goal"})
+POOL_SPARE = 6  # connections beside the wire's: bell, notices, start checks, the doctor
+LEASE_MAX_MS = 600_000  # longest lease the settings allow: a later lease end is a clock that went back (semantics R1)
+
+
+class RedisStore:
+    """All sessions in one Redis or Valkey database."""
+
+    def __init__(self, client: Redis, settings: StoreSettings, barrier: Barrier | None) -> None:
+        self.partitions = settings.partitions
+        self.durability: str = settings.durability
+        self._client = client
+        self._pending_max = settings.pending_max
+        timeout_ms = settings.call_timeout_ms + (settings.durability_timeout_ms if barrier else 0)
+        self._wire = GroupCommit(client.connection_pool, timeout_ms=timeout_ms, barrier=barrier)
+        self._functions = Functions(self._call, settings.partitions)
+        self._topics = Topics(client)
+        self._bells = list(range(settings.partitions))
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(cls, settings: StoreSettings) -> AsyncIterator[Self]:
+        """A store on a server that passed every check. Raises `Misconfigured`, or `StoreUnavailable` when the
+        server cannot be reached."""
+        client = connect(settings)
+        try:
+            try:
+                barrier = await server.check(client, settings)
+            except (RedisConnectionError, OSError, TimeoutError) as error:
+                raise StoreUnavailable(f"cannot reach the store at {_shown(settings.redis_url)}: {error}") from error
+            store = cls(client, settings, barrier)
+            await load(store._wire)  # noqa: SLF001 - its own
+            try:
+                yield store
+            finally:
+                await store.close()
+        finally:
+            await client.aclose()
+
+    # -- doors ------------------------------------------------------------------------------------------------
+
+    async def create(self, session_id: str, created: Data) -> Created:
+        """See `Store.create`."""
+        return await self._functions.create(session_id, created)
+
+    async def submit(self, session_id: str, submission: Submission, created: Data | None) -> Receipt:
+        """See `Store.submit`."""
+        try:
+            return await self._functions.submit(session_id, submission, created, self._pending_max)
+        except OutcomeUnknown as error:
+            error.message_id = submission.message_id
+            raise
+
+    async def cancel(self, session_id: str, *, cause: str, turn: int | None = None) -> Cancelled:
+        """See `Store.cancel`."""
+        return await self._functions.cancel(session_id, cause, turn)
+
+    async def goal_change(self, session_id: str, change: Change, created: Data | None = None) -> Data:
+        """See `Store.goal_change`. The pure table decides on what was read; the function compares and sets."""
+        level = await self.level(session_id)
+        if level is None and created is None:
+            raise Refused("not-found", f"there is no session {session_id}")
+        seen = Session(session_id, goal=dict(level.goal) if level and level.goal else None)
+        wanted = goals.next_goal(seen, change)
+        before = None if change.operation == "create" or seen.goal is None else seen.goal
+        expected = (before["goalId"], before["revision"]) if before else None
+        return await self._functions.goal_change(session_id, change.operation, expected, wanted, created)
+
+    # -- workers ----------------------------------------------------------------------------------------------
+
+    async def acquire(self, partition: int, owner: str, call: int, lease_ms: int) -> Grant | None:
+        """See `Store.acquire`."""
+        return await self._functions.acquire(partition, owner, call, lease_ms)
+
+    async def take(self, lease: Lease, call: int) -> Grant:
+        """See `Store.take`."""
+        return await self._functions.commit(lease, call, (), take=True)
+
+    async def commit(self, lease: Lease, call: int, drafts: Sequence[Draft], *, take: bool = False) -> Grant:
+        """See `Store.commit`."""
+        return await self._functions.commit(lease, call, drafts, take=take)
+
+    async def settle(
+        self,
+        lease: Lease,
+        call: int,
+        drafts: Sequence[Draft],
+        end: End,
+        *,
+        then: Then,
+        hand_out: bool,
+        lease_ms: int,
+    ) -> Settled:
+        """See `Store.settle`."""
+        return await self._functions.settle(
+            lease, call, drafts, end, then=then, hand_out=hand_out, lease_ms=lease_ms
+        )
+
+    async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Renewal]:
+        """See `Store.renew`."""
+        return list(await asyncio.gather(*(self._functions.renew(lease, lease_ms) for lease in leases)))
+
+    async def handback(self, lease: Lease, call: int) -> None:
+        """See `Store.handback`."""
+        await self._functions.handback(lease, call)
+
+    async def sweep(self, partition: int, *, forget_after_ms: int) -> Swept:
+        """See `Store.sweep`."""
+        total, place = Swept(), 0
+        while place >= 0:
+            swept, place = await self._functions.sweep(
+                partition, forget_after_ms=forget_after_ms, lease_max_ms=LEASE_MAX_MS, place=place
+            )
+            total = Swept(
+                total.lapsed + swept.lapsed, total.repaired + swept.repaired, total.forgotten + swept.forgotten
+            )
+        return total
+
+    # -- goals ------------------------------------------------------------------------------------------------
+
+    async def goal_advance(self, session_id: str, proposed: Round) -> bool:
+        """See `Store.goal_advance`."""
+        return await self._functions.goal_advance(session_id, proposed)
+
+    async def resting_goals(self, partition: int) -> list[IdleNotice]:
+        """See `Store.resting_goals`."""
+        members = await self._call(("SMEMBERS", keys.partition_key(partition, "goals")))
+        levels = await asyncio.gather(*(self.level(member.decode()) for member in members))
+        return [
+            IdleNotice(level.session_id, level.goal["goalId"], level.goal["revision"], level.idle_cursor)
+            for level in levels
+            if level is not None and level.goal and level.goal["phase"] == goals.ACTIVE and level.status is Status.IDLE
+        ]
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    async def level(self, session_id: str) -> Level | None:
+        """See `Store.level`."""
+        state = _fields(await self._call(("HGETALL", self._key(session_id, "state"))))
+        return _level(session_id, state) if state else None
+
+    async def indexes(self, session_id: str) -> Data | None:
+        """See `Store.indexes`. Read in one transaction, so that no act falls between."""
+        async with self._client.pipeline(transaction=True) as pipe:
+            pipe.hgetall(self._key(session_id, "state"))
+            pipe.hgetall(self._key(session_id, "messages"))
+            pipe.zrange(self._key(session_id, "turn"), 0, -1)
+            pipe.zrange(self._key(session_id, "step"), 0, -1)
+            state, messages, turn, step = await pipe.execute()
+        if not state:
+            return None
+        lanes = {"next-turn": [name.decode() for name in turn], "next-step": [name.decode() for name in step]}
+        return {
+            **_indexes(_fields(state)),
+            "lanes": lanes,
+            "messages": {name.decode(): _message(msgpack.unpackb(record)) for name, record in messages.items()},
+        }
+
+    async def events(self, session_id: str, *, after: int, limit: int) -> list[Event]:
+        """See `Store.events`."""
+        ledger = self._key(session_id, "ledger")
+        entries = await self._call(("XRANGE", ledger, f"({after}-0", "+", "COUNT", limit))
+        events = [_event(entry) for entry in entries]
+        if events and events[0].seq == after + 1:
+            return events
+        newest = int(await self._call(("HGET", self._key(session_id, "state"), "seq")) or 0)
+        if events or after > newest:
+            oldest = events[0].seq if events else min(1, newest)
+            sentence = f"cursor {after} of session {session_id} cannot be continued: {oldest} to {newest} can be read"
+            raise CursorExpired(sentence, oldest=oldest, newest=newest)
+        return []
+
+    async def sessions(self, *, after: str, limit: int) -> list[str]:
+        """See `Store.sessions`."""
+        start = f"({after}" if after else "-"
+        found = await asyncio.gather(
+            *(
+                self._call(("ZRANGEBYLEX", keys.partition_key(partition, "sessions"), start, "+", "LIMIT", 0, limit))
+                for partition in range(self.partitions)
+            )
+        )
+        return sorted(name.decode() for names in found for name in names)[:limit]
+
+    async def load(self, partition: int) -> Load:
+        """See `Store.load`."""
+        key = keys.partition_key
+        ready, oldest, active, leased, sessions, fenced, now = await asyncio.gather(
+            self._call(("ZCARD", key(partition, "ready"))),
+            self._call(("ZRANGE", key(partition, "ready"), 0, 0)),
+            self._call(("ZCARD", key(partition, "active"))),
+            self._call(("ZCARD", key(partition, "leases"))),
+            self._call(("ZCARD", key(partition, "sessions"))),
+            self._call(("HGET", key(partition, "counts"), "fenced")),
+            self._call(("TIME",)),
+        )
+        since = await self._call(("ZSCORE", key(partition, "ready"), oldest[0])) if oldest else None
+        now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
+        waited = max(0, now_ms - int(float(since))) if since is not None else 0
+        return Load(ready, waited, active, leased, sessions, int(fenced or 0))
+
+    # -- hints ------------------------------------------------------------------------------------------------
+
+    async def wait_ready(self, timeout_ms: int) -> int | None:
+        """See `Store.wait_ready`. The order of partitions is rotated, so that none is always first."""
+        self._bells.append(self._bells.pop(0))
+        names = [keys.partition_key(partition, "bell") for partition in self._bells]
+        try:
+            rung = await self._client.blpop(names, timeout=timeout_ms / 1000)
+        except (RedisError, OSError) as error:
+            raise StoreUnavailable(f"the store cannot be reached: {error}") from error
+        return self._bells[names.index(rung[0].decode())] if rung else None
+
+    def watch(self, session_id: str) -> AbstractAsyncContextManager[AsyncIterator[dict[str, Any]]]:
+        """See `Store.watch`."""
+        return self._topics.watch(session_id)
+
+    async def publish_delta(self, session_id: str, data: Data) -> None:
+        """See `Store.publish_delta`."""
+        notice = {"v": 1, "sessionId": session_id, "type": "assistant/delta", "data": dict(data)}
+        await self._call(("PUBLISH", event_channel(session_id), encode(notice)))
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+        await self._topics.close()
+        await self._wire.close()
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _key(self, session_id: str, name: str) -> str:
+        return keys.session_key(session_id, self.partitions, name)
+
+    async def _call(self, command: Command, *, durable: bool = False) -> Any:
+        try:
+            return await self._wire.call(command, durable=durable)
+        except ResponseError as error:
+            if "function not found" not in str(error).lower():
+                raise _not_carried_out(error) from error
+        await load(self._wire)
+        try:
+            return await self._wire.call(command, durable=durable)
+        except ResponseError as error:
+            raise _not_carried_out(error) from error
+
+
+def connect(settings: StoreSettings) -> Redis:
+    """A client with every option set on purpose: redis-py's defaults bite (reference: 5 s socket timeout below the
+    block time, 100 connections that raise at once)."""
+    if not settings.redis_url.startswith(("redis://", "rediss://", "unix://")):
+        raise Misconfigured(f"{_shown(settings.redis_url)}: the store's URL must begin with redis://, rediss:// or unix://")
+    pool = BlockingConnectionPool.from_url(
+        settings.redis_url,
+        max_connections=2 + POOL_SPARE,
+        timeout=settings.call_timeout_ms / 1000,
+        socket_timeout=None,  # the wire and BLPOP bound their own waits
+        socket_connect_timeout=settings.call_timeout_ms / 1000,
+        socket_keepalive=True,
+        health_check_interval=0,
+        retry=Retry(ExponentialWithJitterBackoff(cap=0.2, base=0.01), 2),
+    )
+    return Redis.from_pool(pool)
+
+
+def _shown(url: str) -> str:
+    """The URL without its password."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"
+
+
+def _not_carried_out(error: ResponseError) -> Exception:
+    """The refusal as ours, or the error itself when it is a defect of ours."""
+    said = f"{getattr(error, 'status_code', '') or ''} {error}".strip()
+    words = {word.strip("-:") for word in said.split(" ", 3)[:3]}
+    named = type(error).__name__
+    if words & NOT_CARRIED_OUT or named in SERVER_REFUSALS:
+        return StoreUnavailable(f"the store refused: {error}")
+    return error
+
+
+# redis-py turns some refusals into classes and drops their first word.
+SERVER_REFUSALS = frozenset(
+    {"ReadOnlyError", "OutOfMemoryError", "BusyLoadingError", "NoPermissionError", "ClusterDownError", "TryAgainError"}
+)
+
+
+def _fields(reply: Any) -> dict[bytes, Any]:
+    """HGETALL as a mapping, whichever protocol the connection speaks."""
+    pairs = reply.items() if isinstance(reply, Mapping) else zip(reply[::2], reply[1::2], strict=True)
+    return {name: _value(name, value) for name, value in pairs if value != b""}
+
+
+def _value(name: bytes, value: bytes) -> Any:
+    return msgpack.unpackb(value) if name in PACKED_FIELDS else value.decode()
+
+
+def _number(state: Mapping[bytes, Any], name: bytes) -> int:
+    return int(state.get(name, 0))
+
+
+def _settled(state: Mapping[bytes, Any]) -> dict[str, int]:
+    return {str(name): _number(state, name.value.encode()) for name in MessageState if name in TERMINAL}
+
+
+def _usage(state: Mapping[bytes, Any]) -> dict[str, Any]:
+    usage: dict[str, Any] = {name: _number(state, name.encode()) for name in ("inputTokens", "outputTokens")}
+    return {**usage, "cost": float(state[b"cost"])} if b"cost" in state else usage
+
+
+def _level(session_id: str, state: Mapping[bytes, Any]) -> Level:
+    hold, phase, claimed = state.get(b"hold"), state.get(b"phase", "closed"), state.get(b"claimed", [])
+    status = Status(state.get(b"status", "idle"))
+    waiting = _number(state, b"followups") + _number(state, b"steers")
+    pending = waiting + _number(state, b"injects") + len(claimed)
+    turn = _number(state, b"turn")
+    is_open = phase != Phase.CLOSED
+    reasons = [f"turn {turn}"] if is_open else []
+    reasons += [f"{waiting} queued"] if waiting and not hold else []
+    return Level(
+        session_id=session_id,
+        agent=state.get(b"agent", "default"),
+        status=status,
+        cursor=_number(state, b"seq"),
+        idle_cursor=_number(state, b"idleSeq"),
+        reasons=tuple(reasons) if status is Status.RUNNING else (),
+        turn=turn if is_open else None,
+        pending=pending,
+        held=waiting if hold else 0,
+        conservation=_number(state, b"queued") - sum(_settled(state).values()) - pending,
+        goal=state.get(b"goal"),
+        usage=_usage(state),
+    )
+
+
+def _indexes(state: Mapping[bytes, Any]) -> dict[str, Any]:
+    """The folded fields of a state hash under the names of `session.indexes`."""
+    return {
+        "agent": state.get(b"agent", "default"),
+        "attempt": int(state.get(b"attempt", 1)),
+        "calls": state.get(b"calls", {}),
+        "cancel": state.get(b"cancel"),
+        "claimed": state.get(b"claimed", []),
+        "closed": b"closed" in state,
+        "goal": state.get(b"goal"),
+        "goalMessage": state.get(b"goalMessage"),
+        "hold": state.get(b"hold"),
+        "idleSeq": _number(state, b"idleSeq"),
+        "onFailure": state.get(b"onFailure", "continue"),
+        "phase": state.get(b"phase", "closed"),
+        "queued": _number(state, b"queued"),
+        "seq": _number(state, b"seq"),
+        "settled": _settled(state),
+        "status": state.get(b"status", "idle"),
+        "step": _number(state, b"step"),
+        "time": _number(state, b"time"),
+        "turn": _number(state, b"turn"),
+        "usage": _usage(state),
+    }
+
+
+def _message(record: Sequence[Any]) -> dict[str, Any]:
+    """A message's record under the names of `session.message_index`; functions.lua says what stands where."""
+    state, lane, wake, queued_seq, body_seq, place, _goal, turn, step, why = record[:10]
+    return {
+        "bodySeq": body_seq,
+        "lane": LANE_NAMES[lane],
+        "place": place,
+        "queuedSeq": queued_seq,
+        "state": STATES[state],
+        "step": step or None,
+        "turn": turn or None,
+        "wake": wake == 1,
+        "why": why or None,
+    }
+
+
+def _event(entry: Sequence[Any]) -> Event:
+    seq, fields = entry
+    found = fields if isinstance(fields, Mapping) else dict(zip(fields[::2], fields[1::2], strict=True))
+    data: Any = decode(found[b"data"])
+    number = int(seq.partition(b"-")[0])
+    return Event(number, found[b"type"].decode(), int(found[b"time"]), int(found[b"epoch"]), data)

@@ -1,0 +1,178 @@
+"""How commands get to Redis: group commit.
+
+    caller --+
+    caller --+--> waiting --> one pipeline --> Redis --> replies --> each caller its own
+    caller --+
+
+All calls that wait in the same moment leave in one write and come back in one read, which costs a fifth of a
+round trip each (docs/decisions/0005-group-commit.md). A connection stays redis-py's: auth, TLS, RESP3.
+
+Rule 1: a caller gets its own reply or its own error; a caller that was cancelled never shifts the others' replies.
+Rule 2: a connection that broke is dropped whole. Who was sent gets `OutcomeUnknown`, who was not `StoreUnavailable`.
+Rule 3: nothing is repeated here. Whether an act may be repeated is known where the act is known (`store.py`).
+Rule 4: a durable call is answered after the barrier (WAITAOF or WAIT) of its batch: one wait serves all (semantics M2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from redis.asyncio import ConnectionPool
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
+
+from mailslot_core.errors import OutcomeUnknown, StoreUnavailable
+
+Command = Sequence[str | bytes | int]
+
+BATCH_MAX = 256  # calls in one pipeline: more would only make the first ones wait longer
+PIPELINES = 2  # in flight at once: while one is answered the other is written
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """What a durable batch ends with: the command, and how many must confirm (`index` of its reply, None = the reply)."""
+
+    command: tuple[str | int, ...]
+    needed: int
+    index: int | None = None
+
+    def reached(self, reply: Any) -> bool:
+        """Whether the level was reached."""
+        confirmed = reply if self.index is None else reply[self.index]
+        return isinstance(confirmed, int) and confirmed >= self.needed
+
+
+class Wire(Protocol):
+    """Sends commands. A hand-written multiplexed connection may take this place without anybody noticing."""
+
+    async def call(self, command: Command, *, durable: bool = False) -> Any:
+        """The command's reply. Raises `ResponseError` for a refusal by the server, `StoreUnavailable` when nothing
+        was sent, `OutcomeUnknown` when the reply was lost or the durable level was not confirmed."""
+        ...
+
+    async def close(self) -> None:
+        """Nothing is sent any more; who still waited was told."""
+        ...
+
+
+@dataclass(slots=True)
+class _Waiting:
+    command: Command
+    durable: bool
+    reply: asyncio.Future[Any]
+
+    def answer(self, reply: Any) -> None:
+        if not self.reply.done():
+            self.reply.set_result(reply)
+
+    def fail(self, error: Exception) -> None:
+        if not self.reply.done():
+            self.reply.set_exception(error)
+
+
+class GroupCommit:
+    """The wire over a redis-py connection pool."""
+
+    def __init__(self, pool: ConnectionPool, *, timeout_ms: int, barrier: Barrier | None = None) -> None:
+        self._pool = pool
+        self._timeout_s = timeout_ms / 1000
+        self._barrier = barrier
+        self._waiting: deque[_Waiting] = deque()
+        self._arrived = asyncio.Event()
+        self._closed = False
+        self._flushers = [asyncio.create_task(self._flush_forever()) for _ in range(PIPELINES)]
+
+    async def call(self, command: Command, *, durable: bool = False) -> Any:
+        """See `Wire.call`."""
+        if self._closed:
+            raise StoreUnavailable("the connection to the store is closed")
+        waiting = _Waiting(command, durable, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        self._arrived.set()
+        return await waiting.reply
+
+    async def close(self) -> None:
+        """See `Wire.close`."""
+        self._closed = True
+        for flusher in self._flushers:
+            flusher.cancel()
+        await asyncio.gather(*self._flushers, return_exceptions=True)
+        while self._waiting:
+            self._waiting.popleft().fail(StoreUnavailable("the connection to the store was closed"))
+
+    async def _flush_forever(self) -> None:
+        while True:
+            await self._arrived.wait()
+            batch = self._next_batch()
+            if batch:
+                await self._flush(batch)
+
+    def _next_batch(self) -> list[_Waiting]:
+        """The next calls to send. Those whose caller has gone away before they were sent are not sent."""
+        batch: list[_Waiting] = []
+        while self._waiting and len(batch) < BATCH_MAX:
+            waiting = self._waiting.popleft()
+            if not waiting.reply.done():
+                batch.append(waiting)
+        if not self._waiting:
+            self._arrived.clear()
+        return batch
+
+    async def _flush(self, batch: list[_Waiting]) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                connection = await self._pool.get_connection()
+        except (RedisError, OSError, TimeoutError) as error:
+            for waiting in batch:
+                waiting.fail(StoreUnavailable(f"the store cannot be reached: {_sentence(error)}"))
+            return
+        healthy = False
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._exchange(connection, batch)
+            healthy = True
+        except (RedisError, OSError, TimeoutError) as error:
+            for waiting in batch:
+                waiting.fail(OutcomeUnknown(f"the store's answer was lost: {_sentence(error)}"))
+        except asyncio.CancelledError:
+            for waiting in batch:
+                waiting.fail(OutcomeUnknown("the connection to the store was closed before its answer came"))
+            raise
+        finally:
+            if not healthy:
+                await connection.disconnect(nowait=True)
+            await self._pool.release(connection)
+
+    async def _exchange(self, connection: Any, batch: list[_Waiting]) -> None:
+        durable = self._barrier is not None and any(waiting.durable for waiting in batch)
+        commands = [waiting.command for waiting in batch]
+        if durable and self._barrier is not None:
+            commands.append(self._barrier.command)
+        await connection.send_packed_command(connection.pack_commands(commands))
+        replies = [await _read(connection) for _ in commands]
+        reached = self._barrier is None or not durable or self._barrier.reached(replies.pop())
+        for waiting, reply in zip(batch, replies, strict=True):
+            if isinstance(reply, Exception):
+                waiting.fail(reply)
+            elif waiting.durable and not reached:
+                waiting.fail(OutcomeUnknown("the store did not confirm the configured durability level in time"))
+            else:
+                waiting.answer(reply)
+
+
+async def _read(connection: Any) -> Any:
+    try:
+        return await connection.read_response()
+    except ResponseError as error:
+        return error
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, TimeoutError) and not isinstance(error, RedisConnectionError):
+        return "it did not answer in time"
+    return str(error) or type(error).__name__
