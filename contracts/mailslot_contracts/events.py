@@ -83,15 +83,18 @@ class ImageBlock(Fact):
     url: str | None = None
 
 
+BLOCK_TYPES = ("text", "image")
+
+
 class OtherBlock(Fact):
     """A block of a kind that this version does not know."""
 
-    type: str
+    type: Annotated[str, Field(json_schema_extra={"not": {"enum": list(BLOCK_TYPES)}})]
 
 
 def _block_tag(block: object) -> str:
     kind = block.get("type") if isinstance(block, dict) else getattr(block, "type", None)
-    return kind if kind in ("text", "image") else "other"
+    return kind if kind in BLOCK_TYPES else "other"
 
 
 EventBlock = Annotated[
@@ -278,13 +281,13 @@ class Interrupted(Fact):
     kind: Literal["interrupted"]
 
 
+END_KINDS = ("completed", "max-tokens", "aborted", "blocked", "error", "interrupted")
+
+
 class OtherEnd(Fact):
     """An end that this version does not know: not a success (semantics L4)."""
 
-    kind: str
-
-
-END_KINDS = ("completed", "max-tokens", "aborted", "blocked", "error", "interrupted")
+    kind: Annotated[str, Field(json_schema_extra={"not": {"enum": list(END_KINDS)}})]
 
 
 def is_success(kind: str | None) -> bool:
