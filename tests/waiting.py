@@ -7,8 +7,8 @@ what it last saw. Everything else in `tests/` that needs to wait comes here.
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar, overload
 
 POLL_S: Final = 0.005
 """How often a condition is looked at."""
@@ -16,7 +16,11 @@ POLL_S: Final = 0.005
 T = TypeVar("T")
 
 
-async def wait_until(condition: Callable[[], T | Awaitable[T]], timeout_s: float, what: str) -> T:
+@overload
+async def wait_until(condition: Callable[[], Coroutine[Any, Any, T]], timeout_s: float, what: str) -> T: ...
+@overload
+async def wait_until(condition: Callable[[], T], timeout_s: float, what: str) -> T: ...
+async def wait_until(condition: Callable[[], Any], timeout_s: float, what: str) -> Any:
     """Look at the condition until it is truthy and return what it gave; fail with `what` after `timeout_s`.
 
     The condition is a plain or an async function without arguments. An exception it raises ends the wait: a condition
@@ -25,7 +29,7 @@ async def wait_until(condition: Callable[[], T | Awaitable[T]], timeout_s: float
     deadline = time.monotonic() + timeout_s
     while True:
         seen = condition()
-        value: T = await seen if inspect.isawaitable(seen) else seen
+        value = await seen if inspect.isawaitable(seen) else seen
         if value:
             return value
         if time.monotonic() > deadline:
