@@ -229,7 +229,9 @@ class MemoryStore:
             alive = kept is not None and (kept.epoch, kept.owner) == (lease.epoch, lease.owner)
             if kept is not None and alive:
                 kept.lease_end = self._clock.now_ms() + lease_ms
-            answers.append(Renewal(alive, kept.session.cancel if kept is not None and alive else None))
+                answers.append(Renewal(True, kept.session.cancel, kept.session.turn))
+            else:
+                answers.append(Renewal(False))
         return answers
 
     async def handback(self, lease: Lease, call: int) -> None:

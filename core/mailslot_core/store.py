@@ -77,10 +77,12 @@ class Settled:
 
 
 class Renewal(NamedTuple):
-    """Answer to one renewal: `alive` is False once the lease is lost; `cancel` as in `Grant`."""
+    """Answer to one renewal: `alive` is False once the lease is lost; `cancel` is the first cause recorded against
+    `turn`, so that an answer that comes late cannot hit the next turn (C3)."""
 
     alive: bool
-    cancel: str | None
+    cancel: str | None = None
+    turn: int = 0
 
 
 class Created(NamedTuple):

@@ -791,14 +791,14 @@ local function settle(keys, argv)
 end
 
 -- renew: keep a lease.
--- ARGV sid, epoch, owner, lease ms -> ok, alive 0|1, cancel
+-- ARGV sid, epoch, owner, lease ms -> ok, alive 0|1, cancel, turn
 local function renew(keys, argv)
   local a = open(keys, argv)
-  if a.s.owner == '' or a.s.owner ~= argv[3] or a.s.epoch ~= tonumber(argv[2]) then return { 'ok', 0, '' } end
+  if a.s.owner == '' or a.s.owner ~= argv[3] or a.s.epoch ~= tonumber(argv[2]) then return { 'ok', 0, '', 0 } end
   set(a, 'lease', a.now + tonumber(argv[4]))
   redis.call('ZADD', a.p.leases, a.s.lease, a.sid)
   finish(a)
-  return { 'ok', 1, a.s.cancel }
+  return { 'ok', 1, a.s.cancel, a.s.turn }
 end
 
 -- handback: give a lease back; the open turn is not counted as crashed.

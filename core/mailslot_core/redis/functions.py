@@ -166,7 +166,7 @@ class Functions:
     async def renew(self, lease: Lease, lease_ms: int) -> Renewal:
         """renew_v1"""
         reply = await self._on_session("renew", lease.session_id, (lease.epoch, lease.owner, lease_ms), lease=lease)
-        return Renewal(reply[1] == 1, _text(reply[2]) or None)
+        return Renewal(reply[1] == 1, _text(reply[2]) or None, reply[3])
 
     async def handback(self, lease: Lease, call: int) -> None:
         """handback_v1"""
