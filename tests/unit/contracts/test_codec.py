@@ -6,7 +6,7 @@ import math
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mailslot_contracts import codec
@@ -58,6 +58,8 @@ def test_what_is_written_as_json_comes_back_the_same_to_the_last_type(value: obj
 
 
 @given(VALUE)
+@example("a\u2028b\u2029c\nd\re")
+@example({"\u2028\n": 1})
 def test_json_is_one_line_for_every_reader_of_lines(value: object) -> None:
     text = codec.encode_json({"value": value}).decode()
     assert not {"\n", "\r", "\u2028", "\u2029"} & set(text)
