@@ -161,6 +161,11 @@ class Tool(Protocol):
         """Whether recovery may run it again."""
         ...
 
+    @property
+    def timeout_ms(self) -> int:
+        """The hard cap of one call: what makes a running tool a declared long call (semantics R2)."""
+        ...
+
     async def run(self, arguments: Mapping[str, Any], effect_key: str) -> str:
         """The result as text. `effect_key` is the same at every attempt of the same call. Raises `ToolError`."""
         ...
