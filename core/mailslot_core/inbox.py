@@ -23,8 +23,8 @@ from mailslot_core import activity, goal
 from mailslot_core.errors import Refused
 from mailslot_core.session import TERMINAL, Act, Data, Lane, Message, MessageState, Session, Status
 
-# Facts by which a waking message ends a hold: only what a person or a backend sends through a door (semantics S7).
-DOOR_SOURCES = frozenset({"user", "system", "schedule", "plugin"})
+# Whose waking message ends a hold: a person or a backend; not a schedule, a child or a goal (semantics S7).
+DOOR_SOURCES = frozenset({"user", "system", "plugin"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ async def check(client: Redis, settings: StoreSettings) -> Barrier | None:
     if policy != "noeviction":
         raise Misconfigured(f"the server may evict keys (maxmemory-policy {policy}): set maxmemory-policy noeviction")
     await _check_partitions(client, settings.partitions)
-    return await _barrier(client, settings)
+    return await barrier(client, settings)
 
 
 async def _check_partitions(client: Redis, partitions: int) -> None:
@@ -37,7 +37,8 @@ async def _check_partitions(client: Redis, partitions: int) -> None:
         raise Misconfigured(f"this database has {kept} partitions, not {partitions}: set --partitions {kept}")
 
 
-async def _barrier(client: Redis, settings: StoreSettings) -> Barrier | None:
+async def barrier(client: Redis, settings: StoreSettings) -> Barrier | None:
+    """What the configured durability needs after each batch. Raises `Misconfigured` when the server cannot give it."""
     if settings.durability == "memory":
         return None
     if settings.durability == "replicated":

@@ -1,0 +1,411 @@
+"""One open turn under one lease: read, decide (`plan`), commit, until it can be settled.
+
+    grant --> load transcript --> [start step] --> [ask model] --> [run tools] --+--> settle
+                                       ^                                         |
+                                       +------------- another step --------------+
+
+Rule 1: what a model or a tool will see as done is committed before it is called; only a model that answers at once
+        (`Model.instant`) leaves no moment in which that could be seen, so its step goes with the settle.
+Rule 2: a lost answer of the store is asked for again under the same call number, as long as the lease holds (L3).
+Rule 3: one retry layer, here: `llm/retry` first, then the wait, which a cancel ends (T8).
+Rule 4: a cancel stops a model at once and lets started tools finish, up to TOOL_DRAIN_S (C4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from mailslot_core.agent import (
+    Answer,
+    AssistantEntry,
+    Entry,
+    Finish,
+    Model,
+    ModelError,
+    Request,
+    ToolCall,
+    ToolError,
+    ToolSpec,
+    Usage,
+)
+from mailslot_core.clock import Clock
+from mailslot_core.errors import CoreError, OutcomeUnknown, StoreUnavailable
+from mailslot_core.session import Phase
+from mailslot_core.store import Grant, Settled, Store
+from mailslot_core.turn import Draft, End, Outcome, Then
+
+from mailslot_services.agent_worker import plan
+from mailslot_services.agent_worker.agents import Agent
+from mailslot_services.agent_worker.metrics import WorkerMetrics
+from mailslot_services.agent_worker.plan import Move, Seen
+from mailslot_services.agent_worker.tenure import Keeper, Slot, Tenure
+from mailslot_services.agent_worker.transcript import extend
+
+TOOL_DRAIN_S = 10.0  # how long a cancelled turn waits for tools that were started (semantics C4)
+STORE_RETRY_S = 0.05  # first wait after a store that did not answer; doubles up to STORE_RETRY_S_MAX
+STORE_RETRY_S_MAX = 1.0
+
+log = logging.getLogger("mailslot.worker")
+T = TypeVar("T")
+
+
+class LeaseLost(Exception):
+    """The lease ran out while the store could not be reached; whoever acquires the session next goes on."""
+
+
+class HandBack(Exception):
+    """The worker drains and the turn stands at a step boundary: it is given back as it is (semantics R6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What came before this grant: the transcript, and what the open turn had already done under another owner."""
+
+    entries: tuple[Entry, ...] = ()
+    calls_made: int = 0
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What every turn of a worker works with."""
+
+    store: Store
+    clock: Clock
+    keeper: Keeper
+    metrics: WorkerMetrics
+    lease_ms: int
+    draining: Callable[[], bool]
+    jitter: Callable[[], float] = random.random
+
+
+async def persist(desk: Desk, slot: Slot, tenure: Tenure, act: Callable[[int], Awaitable[T]]) -> T:
+    """The answer of a numbered store call, asked for again while the lease holds (rule 2)."""
+    call, wait_s = slot.next_call(), STORE_RETRY_S
+    while True:
+        try:
+            answer = await act(call)
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            if desk.clock.monotonic() + wait_s >= tenure.until:
+                raise LeaseLost(str(error)) from error
+            log.warning("session %s: %s; asking again", tenure.lease.session_id, error)
+        else:
+            desk.keeper.progress(tenure)
+            return answer
+        await desk.clock.sleep(wait_s)
+        wait_s = min(STORE_RETRY_S_MAX, wait_s * 2)
+
+
+class Turn:
+    """The open turn of a grant."""
+
+    def __init__(self, desk: Desk, slot: Slot, tenure: Tenure, agent: Agent, grant: Grant, past: Past) -> None:
+        self._desk, self._slot, self._tenure, self._agent = desk, slot, tenure, agent
+        self._view = grant
+        self.entries = past.entries
+        self._pending: list[Draft] = []  # decided, not yet committed
+        self._seen = Seen()
+        self._usage = Usage()
+        self._calls_made = past.calls_made
+        self._truncated = past.truncated
+        self._deadline = desk.clock.monotonic() + agent.limits.wall_seconds_per_turn
+        self._moves: dict[Move, Callable[[], Awaitable[End | None]]] = {
+            Move.ABORT: self._abort,
+            Move.START_STEP: self._start_step,
+            Move.ASK_MODEL: self._ask_model,
+            Move.RUN_TOOLS: self._run_tools,
+        }
+
+    async def run(self, *, then: Callable[[], Then]) -> Settled:
+        """Work until the turn is settled. Raises `LeaseLost`, `HandBack`, `Fenced`."""
+        while True:
+            end = await self._moves[plan.next_move(self._view.phase, cancelled=self._tenure.cancelled.is_set())]()
+            if end is None:
+                continue
+            settled = await self._settle(end, then())
+            if settled.outcome is not Outcome.CONTINUE or settled.grant is None:
+                self._desk.metrics.turns.labels(kind=end.kind).inc()
+                return settled
+            self._see(settled.grant)
+
+    # -- moves ------------------------------------------------------------------------------------------------
+
+    async def _abort(self) -> End:
+        view = self._view
+        self._note(plan.abort_step(view.turn, view.step, view.phase, view.calls, self._seen))
+        self._view = replace(view, phase=Phase.BOUNDARY, calls={})
+        return End({"kind": "aborted", "cause": self._tenure.cause or "user"}, self._turn_usage())
+
+    async def _start_step(self) -> End | None:
+        view = self._view
+        if self._desk.draining() and not self._pending:
+            raise HandBack
+        if view.step >= self._agent.limits.steps_per_turn:
+            return self._over("budget-steps", f"the turn has had {view.step} steps")
+        self._desk.metrics.steps.inc()
+        self._note(plan.step_start(view.turn, view.step + 1, view.batch))
+        self._view = replace(view, phase=Phase.OPEN, step=view.step + 1, batch=(), calls={})
+        return None
+
+    async def _ask_model(self) -> End | None:
+        view = self._view
+        answer, attempt = await self._answer()
+        if answer is None:
+            return None  # cancelled: the next move is ABORT
+        if isinstance(answer, End):
+            self._note([Draft("step/end", {"turn": view.turn, "step": view.step})])
+            self._view = replace(view, phase=Phase.BOUNDARY)
+            return answer
+        self._usage = _sum(self._usage, answer.usage)
+        self._truncated = self._truncated or answer.finish is Finish.LENGTH
+        self._note(plan.answered(view.turn, view.step, attempt, answer))
+        calls = () if answer.finish is Finish.LENGTH else answer.calls
+        self._view = replace(view, phase=Phase.ANSWERED, calls={call.call_id: "asked" for call in calls})
+        if calls:
+            return self._tokens_over()
+        self._end_step()
+        return self._tokens_over() or End({"kind": "max-tokens" if self._truncated else "completed"}, self._turn_usage())
+
+    async def _run_tools(self) -> End | None:
+        view = self._view
+        asked = [call for call in self._last_calls() if call.call_id in view.calls]
+        self._calls_made += len(asked)
+        limit = self._agent.limits.tool_calls_per_turn
+        if self._calls_made > limit:
+            self._note(plan.abort_step(view.turn, view.step, view.phase, view.calls, Seen()))
+            self._view = replace(view, phase=Phase.BOUNDARY, calls={})
+            return self._over("budget-tool-calls", f"the turn asked for more than {limit} tool calls")
+        fresh = [call for call in asked if view.calls[call.call_id] == "asked"]
+        self._note(plan.calls_started(view.turn, view.step, fresh))
+        await self._commit()
+        if self._tenure.cancelled.is_set():
+            self._view = replace(self._view, calls=view.calls)  # committed as started, and yet not dispatched
+            return None
+        self._note(await self._results(asked, view.calls))
+        self._end_step()
+        if not self._tenure.cancelled.is_set():
+            await self._commit(take=True)
+        return None
+
+    # -- model ------------------------------------------------------------------------------------------------
+
+    async def _answer(self) -> tuple[Answer | End | None, int]:
+        """The model's answer and its attempt; an `End` when it failed for good, None when a cancel came (T8)."""
+        failure = ModelError("no-model", "the agent has no model", retryable=False)
+        for model in filter(None, (self._agent.model, self._agent.fallback)):
+            for attempt in range(1, self._agent.limits.attempts + 1):
+                left = self._deadline - self._desk.clock.monotonic()
+                if left <= 0:
+                    return self._over("budget-wall", "the turn's wall time is spent"), attempt
+                try:
+                    return await self._attempt(model, attempt, left), attempt
+                except ModelError as error:
+                    failure = error
+                last = attempt == self._agent.limits.attempts
+                if not failure.retryable or last or not await self._wait_to_retry(failure, attempt):
+                    break
+            if self._tenure.cancelled.is_set():
+                return None, 1
+        reason = {"kind": "error", "code": failure.code, "message": str(failure), "retryable": failure.retryable}
+        return End(reason, self._turn_usage()), 1
+
+    async def _wait_to_retry(self, error: ModelError, attempt: int) -> bool:
+        """Say that another attempt follows, and wait for it; False when a cancel came."""
+        delay_ms = plan.retry_delay_ms(attempt, error.retry_after_ms, self._desk.jitter())
+        view = self._view
+        data = {"turn": view.turn, "step": view.step, "attempt": attempt, "delayMs": delay_ms}
+        self._note([Draft("llm/retry", {**data, "code": error.code, "message": str(error)})])
+        await self._commit()
+        with self._desk.keeper.calling(self._tenure, delay_ms / 1000 + 1):
+            return not await self._cancelled_within(delay_ms / 1000)
+
+    async def _cancelled_within(self, seconds: float) -> bool:
+        """Wait, but not longer than until a cancel; true if one came."""
+        cancelled = asyncio.ensure_future(self._tenure.cancelled.wait())
+        slept = asyncio.ensure_future(self._desk.clock.sleep(seconds))
+        try:
+            await asyncio.wait({cancelled, slept}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            cancelled.cancel()
+            slept.cancel()
+        return self._tenure.cancelled.is_set()
+
+    async def _attempt(self, model: Model, attempt: int, left_s: float) -> Answer | None:
+        """One attempt, counted; None when a cancel ended it."""
+        if self._pending and not model.instant:
+            await self._commit()
+        if self._tenure.cancelled.is_set():
+            return None
+        self._seen = Seen(model=model.name)
+        began = self._desk.clock.monotonic()
+        outcome = "failed"
+        try:
+            with self._desk.keeper.calling(self._tenure, left_s):
+                answer = await self._call_model(model, self._request(attempt), left_s)
+            outcome = "ok" if answer else "cancelled"
+        finally:
+            self._desk.metrics.model_calls.labels(model=model.name, outcome=outcome).inc()
+            self._desk.metrics.model_seconds.labels(model=model.name).observe(self._desk.clock.monotonic() - began)
+        return replace(answer, model=answer.model or model.name) if answer else None
+
+    async def _call_model(self, model: Model, request: Request, left_s: float) -> Answer | None:
+        if model.instant:
+            return await model.answer(request, self._on_delta)
+        asked = asyncio.ensure_future(model.answer(request, self._on_delta))
+        cancelled = asyncio.ensure_future(self._tenure.cancelled.wait())
+        try:
+            await asyncio.wait({asked, cancelled}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            if self._tenure.cancelled.is_set():
+                return None
+            if not asked.done():
+                raise ModelError("timeout", "the model did not answer within the turn's wall time", retryable=False)
+            return _result_of(asked)
+        finally:
+            cancelled.cancel()
+            await _stop([asked])
+
+    def _request(self, attempt: int) -> Request:
+        return Request(
+            transcript=self.entries,
+            instructions=self._agent.instructions,
+            tools=self._specs(),
+            max_tokens=self._agent.limits.max_tokens,
+            session_id=self._view.lease.session_id,
+            turn=self._view.turn,
+            step=self._view.step,
+            attempt=attempt,
+        )
+
+    def _specs(self) -> tuple[ToolSpec, ...]:
+        return tuple(tool.spec for tool in self._agent.tools.values())
+
+    async def _on_delta(self, text: str) -> None:
+        self._seen = Seen(self._seen.text + text, self._seen.model)
+        data = {"turn": self._view.turn, "step": self._view.step, "text": text}
+        try:
+            await self._desk.store.publish_delta(self._view.lease.session_id, data)
+        except CoreError as error:  # nobody is owed a delta
+            log.debug("a delta was not published: %s", error)
+
+    # -- tools ------------------------------------------------------------------------------------------------
+
+    def _last_calls(self) -> Sequence[ToolCall]:
+        return next((entry.calls for entry in reversed(self.entries) if isinstance(entry, AssistantEntry)), ())
+
+    async def _results(self, asked: Sequence[ToolCall], states: Any) -> list[Draft]:
+        """A result for each call, in the order they were asked for. All run at once; a cancel gives them
+        TOOL_DRAIN_S to finish (C4)."""
+        running = {call.call_id: asyncio.ensure_future(self._result(call, states[call.call_id])) for call in asked}
+        cancelled = asyncio.ensure_future(self._tenure.cancelled.wait())
+        caps = [tool.timeout_ms / 1000 for call in asked if (tool := self._agent.tools.get(call.name)) is not None]
+        try:
+            with self._desk.keeper.calling(self._tenure, max(caps, default=0.0) + TOOL_DRAIN_S):
+                everything = asyncio.gather(*running.values())
+                await asyncio.wait({everything, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(running.values(), timeout=TOOL_DRAIN_S)
+            return [
+                running[call.call_id].result() if running[call.call_id].done() else self._unknown(call) for call in asked
+            ]
+        finally:
+            cancelled.cancel()
+            await _stop(list(running.values()))
+
+    async def _result(self, call: ToolCall, state: str) -> Draft:
+        view, tool = self._view, self._agent.tools.get(call.name)
+        if not plan.may_run(state, tool.effect if tool else None):
+            return self._unknown(call)
+        outcome, content, error = "ok", "", None
+        try:
+            if tool is None:
+                raise ToolError("unknown-tool", f"there is no tool {call.name}")  # noqa: TRY301 - one way to fail
+            key = f"{view.lease.session_id}/{view.turn}/{view.step}/{call.call_id}"
+            content = await tool.run(call.arguments, key)
+        except ToolError as failed:
+            outcome, error = failed.code, {"code": failed.code, "message": str(failed)}
+        self._desk.metrics.tool_calls.labels(tool=call.name if tool else "unknown", outcome=outcome).inc()
+        return plan.result(view.turn, view.step, call.call_id, content, error)
+
+    def _unknown(self, call: ToolCall) -> Draft:
+        return plan.result(self._view.turn, self._view.step, call.call_id, "", plan.OUTCOME_UNKNOWN)
+
+    # -- committing -------------------------------------------------------------------------------------------
+
+    def _note(self, drafts: Sequence[Draft]) -> None:
+        """Decide facts: they are in the transcript now and in the ledger with the next commit."""
+        self._pending += drafts
+        self.entries = extend(self.entries, drafts)
+
+    def _end_step(self) -> None:
+        view = self._view
+        self._note([Draft("step/end", {"turn": view.turn, "step": view.step})])
+        self._view = replace(view, phase=Phase.BOUNDARY, calls={})
+
+    async def _commit(self, *, take: bool = False) -> None:
+        drafts, lease = tuple(self._pending), self._view.lease
+        grant = await persist(
+            self._desk, self._slot, self._tenure, lambda call: self._desk.store.commit(lease, call, drafts, take=take)
+        )
+        self._pending.clear()
+        self._see(grant)
+
+    async def _settle(self, end: End, then: Then) -> Settled:
+        drafts, lease, desk = tuple(self._pending), self._view.lease, self._desk
+        settled = await persist(
+            desk,
+            self._slot,
+            self._tenure,
+            lambda call: desk.store.settle(
+                lease, call, drafts, end, then=then, hand_out=not desk.draining(), lease_ms=desk.lease_ms
+            ),
+        )
+        self._pending.clear()
+        return settled
+
+    def _see(self, grant: Grant) -> None:
+        self._view = grant
+        self._tenure.see(grant)
+
+    # -- limits -----------------------------------------------------------------------------------------------
+
+    def _tokens_over(self) -> End | None:
+        limit = self._agent.limits.tokens_per_turn
+        used = self._usage.input_tokens + self._usage.output_tokens
+        if used <= limit:
+            return None
+        if self._view.phase is Phase.ANSWERED:
+            view = self._view
+            self._note(plan.abort_step(view.turn, view.step, view.phase, view.calls, Seen()))
+            self._view = replace(view, phase=Phase.BOUNDARY, calls={})
+        return self._over("budget-tokens", f"the turn used {used} tokens; the limit is {limit}")
+
+    def _over(self, code: str, message: str) -> End:
+        return End({"kind": "error", "code": code, "message": message, "retryable": False}, self._turn_usage())
+
+    def _turn_usage(self) -> dict[str, Any] | None:
+        used = self._usage.input_tokens or self._usage.output_tokens
+        return plan.usage_data(self._usage) if used else None
+
+
+def _sum(left: Usage, right: Usage) -> Usage:
+    return Usage(left.input_tokens + right.input_tokens, left.output_tokens + right.output_tokens)
+
+
+def _result_of(asked: asyncio.Future[Answer]) -> Answer:
+    """The answer; a failure that is no `ModelError` is a defect of the model's adapter and ends the turn (T8)."""
+    error = asked.exception()
+    if error is None or isinstance(error, ModelError):
+        return asked.result()
+    log.error("a model failed unexpectedly", exc_info=error)
+    raise ModelError("internal", f"the model failed unexpectedly: {type(error).__name__}", retryable=False) from error
+
+
+async def _stop(tasks: Sequence[asyncio.Future[Any]]) -> None:
+    """Cancel what still runs and wait until it has ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
