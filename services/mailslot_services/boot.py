@@ -78,8 +78,8 @@ def env_name(settings: type[BaseSettings], name: str) -> str:
 
 
 def flag_name(name: str) -> str:
-    """The flag of a field."""
-    return "--" + name.replace("_", "-")
+    """The flag of a field. A field that must not be called `json` is called `json_`."""
+    return "--" + name.rstrip("_").replace("_", "-")
 
 
 def _add_option(parser: argparse.ArgumentParser, name: str, field: FieldInfo, env: str) -> None:
