@@ -22,7 +22,7 @@ from mailslot_core.turn import Draft, End, Outcome, Then
 from mailslot_services.agent_worker.agents import Agent, Agents
 from mailslot_services.agent_worker.metrics import WorkerMetrics
 from mailslot_services.agent_worker.tenure import Keeper, Slot, Tenure
-from mailslot_services.agent_worker.transcript import Cached, TranscriptCache, extend
+from mailslot_services.agent_worker.transcript import TranscriptCache, extend
 from mailslot_services.agent_worker.turn import Desk, HandBack, LeaseLost, Past, Turn, persist
 
 PAGE_EVENTS = 1000  # events read from a ledger at once
@@ -209,7 +209,7 @@ class Worker:
             settled, entries = await self._turn(slot, tenure, grant, past, then)
             past = Past(entries)
             if settled.outcome is not Outcome.TURN:
-                self._cache.keep(grant.lease.session_id, Cached(grant.lease.epoch, grant.seq, entries))
+                self._cache.put(grant.lease.session_id, grant.lease.epoch, entries)
                 return self._handed_out(settled, tenure, asked)
             if settled.grant is None:
                 break
@@ -266,11 +266,12 @@ class Worker:
 
     async def _history(self, grant: Grant) -> Past:
         """What came before this grant, from the cache or from the ledger (L6)."""
-        if grant.recovered is None and grant.turn == 1:
+        fresh = grant.recovered is None
+        if fresh and grant.turn == 1:
             return Past()
-        cached = self._cache.take(grant)
+        cached = self._cache.get(grant.lease.session_id, grant.lease.epoch) if fresh else None
         if cached is not None:
-            return Past(cached.entries)
+            return Past(cached)
         entries: tuple[Entry, ...] = ()
         calls, truncated, after = 0, False, 0
         while after < grant.seq:
