@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 import msgpack
-from mailslot_contracts.codec import decode, encode
+from mailslot_contracts.codec import encode, frame, unframe
 
 from mailslot_core.errors import Fenced, Refused
 from mailslot_core.goal import Round
@@ -36,6 +36,8 @@ SUBJECTS: dict[str, Callable[[Data], list[Any]]] = {
     "tool/result": lambda data: [data["callId"]],
     "usage/recorded": lambda data: [data["inputTokens"], data["outputTokens"], data.get("cost", -1)],
 }
+
+FOREIGN = frozenset({"assistant/message", "tool/call"})  # hold maps that a model made and no door has checked
 
 
 class Birth:
@@ -83,7 +85,7 @@ class Functions:
             int(message.from_door),
             message.fingerprint,
             depth_max,
-            encode(message.data),
+            frame(message.data),
             *Birth(created).args,
         )
         reply = await self._on_session("submit", session_id, args, durable=True)
@@ -221,7 +223,8 @@ def _drafts(drafts: Sequence[Draft]) -> list[str | bytes]:
     packed: list[str | bytes] = []
     for draft in drafts:
         subject = SUBJECTS.get(draft.type)
-        packed += (draft.type, msgpack.packb(subject(draft.data)) if subject else b"", encode(draft.data))
+        write = encode if draft.type in FOREIGN else frame
+        packed += (draft.type, msgpack.packb(subject(draft.data)) if subject else b"", write(draft.data))
     return packed
 
 
@@ -237,7 +240,7 @@ def _grant(reply: Sequence[Any], at: int) -> Grant:
         phase=Phase(phase.decode()),
         attempt=int(attempt),
         cancel=cancel.decode() or None,
-        batch=tuple(Claimed(rest[i].decode(), decode(rest[i + 1])) for i in range(0, len(rest), 2)),  # type: ignore[arg-type]
+        batch=tuple(Claimed(rest[i].decode(), unframe(rest[i + 1])) for i in range(0, len(rest), 2)),
         calls=_unpacked(calls) if calls else {},
         recovered=recovered.decode() or None,
     )

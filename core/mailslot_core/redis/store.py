@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import msgpack
 from mailslot_contracts.channels import event_channel
-from mailslot_contracts.codec import decode, encode
+from mailslot_contracts.codec import encode, unframe
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
@@ -420,6 +420,6 @@ def _message(record: Sequence[Any]) -> dict[str, Any]:
 def _event(entry: Sequence[Any]) -> Event:
     seq, fields = entry
     found = fields if isinstance(fields, Mapping) else dict(zip(fields[::2], fields[1::2], strict=True))
-    data: Any = decode(found[b"data"])
+    data: Any = unframe(found[b"data"])
     number = int(seq.partition(b"-")[0])
     return Event(number, found[b"type"].decode(), int(found[b"time"]), int(found[b"epoch"]), data)

@@ -17,17 +17,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from hiredis import pack_command
 from redis.asyncio import ConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
 from mailslot_core.errors import OutcomeUnknown, StoreUnavailable
 
-Command = Sequence[str | bytes | int]
+Command = tuple[str | bytes | int, ...]
 
 BATCH_MAX = 256  # calls in one pipeline: more would only make the first ones wait longer
 PIPELINES = 2  # in flight at once: while one is answered the other is written
@@ -67,12 +67,13 @@ class _Waiting:
     reply: asyncio.Future[Any]
 
     def answer(self, reply: Any) -> None:
-        if not self.reply.done():
+        """Give the caller its reply, or raise it there if it is an error. Who was answered or went away stays so."""
+        if self.reply.done():
+            return
+        if isinstance(reply, Exception):
+            self.reply.set_exception(reply)
+        else:
             self.reply.set_result(reply)
-
-    def fail(self, error: Exception) -> None:
-        if not self.reply.done():
-            self.reply.set_exception(error)
 
 
 class GroupCommit:
@@ -103,7 +104,7 @@ class GroupCommit:
             flusher.cancel()
         await asyncio.gather(*self._flushers, return_exceptions=True)
         while self._waiting:
-            self._waiting.popleft().fail(StoreUnavailable("the connection to the store was closed"))
+            self._waiting.popleft().answer(StoreUnavailable("the connection to the store was closed"))
 
     async def _flush_forever(self) -> None:
         while True:
@@ -129,7 +130,7 @@ class GroupCommit:
                 connection = await self._pool.get_connection()
         except (RedisError, OSError, TimeoutError) as error:
             for waiting in batch:
-                waiting.fail(StoreUnavailable(f"the store cannot be reached: {_sentence(error)}"))
+                waiting.answer(StoreUnavailable(f"the store cannot be reached: {_sentence(error)}"))
             return
         healthy = False
         try:
@@ -138,10 +139,10 @@ class GroupCommit:
             healthy = True
         except (RedisError, OSError, TimeoutError) as error:
             for waiting in batch:
-                waiting.fail(OutcomeUnknown(f"the store's answer was lost: {_sentence(error)}"))
+                waiting.answer(OutcomeUnknown(f"the store's answer was lost: {_sentence(error)}"))
         except asyncio.CancelledError:
             for waiting in batch:
-                waiting.fail(OutcomeUnknown("the connection to the store was closed before its answer came"))
+                waiting.answer(OutcomeUnknown("the connection to the store was closed before its answer came"))
             raise
         finally:
             if not healthy:
@@ -149,20 +150,28 @@ class GroupCommit:
             await self._pool.release(connection)
 
     async def _exchange(self, connection: Any, batch: list[_Waiting]) -> None:
-        durable = self._barrier is not None and any(waiting.durable for waiting in batch)
+        """Send all, read all; who is not durable is answered as soon as its own reply is there."""
+        barrier = self._barrier if any(waiting.durable for waiting in batch) else None
         commands = [waiting.command for waiting in batch]
-        if durable and self._barrier is not None:
-            commands.append(self._barrier.command)
-        await connection.send_packed_command(connection.pack_commands(commands))
-        replies = [await _read(connection) for _ in commands]
-        reached = self._barrier is None or not durable or self._barrier.reached(replies.pop())
-        for waiting, reply in zip(batch, replies, strict=True):
-            if isinstance(reply, Exception):
-                waiting.fail(reply)
-            elif waiting.durable and not reached:
-                waiting.fail(OutcomeUnknown("the store did not confirm the configured durability level in time"))
+        if barrier is not None:
+            commands.append(barrier.command)
+        # hiredis packs ten times as fast as redis-py's asynchronous connection does
+        await connection.send_packed_command(b"".join(map(pack_command, commands)), check_health=False)
+        behind: list[tuple[_Waiting, Any]] = []
+        for waiting in batch:
+            reply = await _read(connection)
+            if waiting.durable and barrier is not None:
+                behind.append((waiting, reply))
             else:
                 waiting.answer(reply)
+        if barrier is not None and not barrier.reached(await _read(connection)):
+            behind = [(waiting, reply if isinstance(reply, Exception) else _not_confirmed()) for waiting, reply in behind]
+        for waiting, reply in behind:
+            waiting.answer(reply)
+
+
+def _not_confirmed() -> OutcomeUnknown:
+    return OutcomeUnknown("the store did not confirm the configured durability level in time")
 
 
 async def _read(connection: Any) -> Any:
