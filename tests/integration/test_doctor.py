@@ -1,0 +1,396 @@
+"""The doctor finds what is damaged and names it, finds nothing on a sound store, and works while others write."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import pytest
+import redis
+
+from mailslot_contracts.codec import encode, unpack
+from mailslot_core.goal import Change
+from mailslot_core.redis import keys
+from mailslot_core.redis.store import RedisStore
+from mailslot_core.session import Lane
+from mailslot_core.settings import StoreSettings
+from mailslot_services import doctor
+from mailslot_services.doctor import DoctorSettings, Report, Severity, diagnose
+from tests.echo_worker import CREATED, EchoWorker, prompt, submission
+from tests.servers import Server, free_port, running
+
+pytestmark = pytest.mark.integration
+
+PARTITIONS: Final = 4
+RUN: Final = "import sys; from mailslot_services.doctor import command; sys.exit(command(sys.argv[1:]))"
+HELD_OPEN: Final = "held-open"  # a session whose turn is left open
+BUSY: Final = "busy"  # a session that was answered and has a message waiting
+
+
+@pytest.fixture
+async def store(clean_redis_url: str) -> AsyncIterator[RedisStore]:
+    settings = StoreSettings(redis_url=clean_redis_url, durability="memory", partitions=PARTITIONS)
+    async with RedisStore.connect(settings) as found:
+        yield found
+
+
+@pytest.fixture
+async def filled(store: RedisStore) -> RedisStore:
+    """Sessions in every state that this version knows: answered, waiting, running, pursuing a goal, cancelled."""
+    worker = EchoWorker(store)
+    for number in range(5):
+        await prompt(store, f"s-{number}", f"m-{number}")
+        await store.submit(f"s-{number}", submission(f"c-{number}", Lane.NEXT_STEP, wake=False), CREATED)
+    await store.goal_change(
+        "s-1", Change("create", goal_id="g", objective="keep the garden", budgets={"rounds": 3, "cost": 1.5}), CREATED
+    )
+    await worker.answer_all()
+    await prompt(store, HELD_OPEN, "m-open")
+    grant = await worker.acquire()
+    assert grant is not None
+    await store.cancel(HELD_OPEN, cause="user")
+    await prompt(store, BUSY, "m-waiting")
+    return store
+
+
+async def diagnosis(url: str, **options: Any) -> Report:
+    return await diagnose(DoctorSettings(redis_url=url, durability="memory", **options))
+
+
+def wrongs(report: Report) -> list[str]:
+    return [f"{f.subject}: {f.sentence}" for f in report.findings if f.severity is Severity.WRONG]
+
+
+def client(url: str) -> redis.Redis:
+    return redis.Redis.from_url(url)
+
+
+def key(session_id: str, name: str) -> str:
+    return keys.session_key(session_id, PARTITIONS, name)
+
+
+def of_partition(session_id: str, name: str) -> str:
+    return keys.partition_key(keys.partition_of(session_id, PARTITIONS), name)
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MAILSLOT_")}
+    ask = [sys.executable, "-c", RUN, *words]
+    return subprocess.run(ask, check=False, capture_output=True, text=True, timeout=60, env=env)
+
+
+# -- a sound store ------------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_wrong_with_a_sound_store(filled: RedisStore, clean_redis_url: str) -> None:
+    report = await diagnosis(clean_redis_url)
+    assert wrongs(report) == []
+    assert report.healthy
+    assert (report.sessions, report.conservation, report.differing) == (7, 0, 0)
+
+
+async def test_every_session_is_examined_and_every_event_counted(filled: RedisStore, clean_redis_url: str) -> None:
+    names = await filled.sessions(after="", limit=100)
+    levels = [await filled.level(name) for name in names]
+    report = await diagnosis(clean_redis_url)
+    assert report.sessions == len(names)
+    assert report.events == sum(level.cursor for level in levels if level)
+
+
+async def test_examining_leaves_the_database_byte_for_byte_as_it_was(filled: RedisStore, clean_redis_url: str) -> None:
+    with client(clean_redis_url) as look:
+        before = {name: look.dump(name) for name in look.scan_iter()}
+        await diagnosis(clean_redis_url)
+        assert {name: look.dump(name) for name in look.scan_iter()} == before
+
+
+async def test_an_empty_database_stays_empty(clean_redis_url: str) -> None:
+    report = await diagnosis(clean_redis_url)
+    assert report.healthy
+    assert report.sessions == 0
+    with client(clean_redis_url) as look:
+        assert look.dbsize() == 0
+
+
+async def test_messages_that_the_sweep_has_forgotten_are_not_missed(filled: RedisStore, clean_redis_url: str) -> None:
+    for partition in range(PARTITIONS):
+        await filled.sweep(partition, forget_after_ms=0)
+    kept = await filled.indexes("s-0")
+    assert kept is not None
+    assert kept["messages"] == {}
+    assert wrongs(await diagnosis(clean_redis_url)) == []
+
+
+async def test_a_ledger_longer_than_a_page_is_read_whole(
+    store: RedisStore, clean_redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "PAGE_EVENTS", 7)
+    monkeypatch.setattr(doctor, "PAGE_SESSIONS", 2)
+    for number in range(30):
+        await prompt(store, f"s-{number % 5}", f"m-{number}")
+    await EchoWorker(store).answer_all()
+    report = await diagnosis(clean_redis_url)
+    assert wrongs(report) == []
+    assert report.sessions == 5
+
+
+async def test_a_store_that_is_written_to_all_the_time_is_examined_rightly(
+    store: RedisStore, clean_redis_url: str
+) -> None:
+    """Rule L2: `mailslot doctor` checks it on a live system."""
+    ended = asyncio.Event()
+
+    async def write(number: int) -> int:
+        worker, count = EchoWorker(store, f"w-{number}"), 0
+        while not ended.is_set():
+            count += 1
+            await prompt(store, f"s-{count % 3}", f"m-{number}-{count}")
+            await worker.answer_one()
+        return count
+
+    writers = [asyncio.create_task(write(number)) for number in range(3)]
+    try:
+        reports = [await diagnosis(clean_redis_url) for _ in range(5)]
+    finally:
+        ended.set()
+        counts = await asyncio.gather(*writers)
+    assert [wrongs(report) for report in reports] == [[]] * 5
+    assert min(counts) > 5
+    assert reports[-1].events > reports[0].events
+
+
+# -- planted damage -----------------------------------------------------------------------------------------
+
+
+async def test_an_index_that_was_changed_by_hand_is_named(filled: RedisStore, clean_redis_url: str) -> None:
+    with client(clean_redis_url) as hand:
+        hand.hset(key("s-2", "state"), "turn", 9)
+    report = await diagnosis(clean_redis_url)
+    assert "session s-2: index turn is 9, the ledger gives 1" in wrongs(report)
+    assert report.differing == 1
+
+
+@pytest.mark.parametrize("seq", [1, 4, 9], ids=["the first", "one in the middle", "the last"])
+async def test_a_deleted_event_is_named(filled: RedisStore, clean_redis_url: str, seq: int) -> None:
+    level = await filled.level("s-0")
+    assert level is not None
+    place = level.cursor if seq == 9 else seq
+    with client(clean_redis_url) as hand:
+        assert hand.xdel(key("s-0", "ledger"), f"{place}-0") == 1
+    (said,) = wrongs(await diagnosis(clean_redis_url))
+    expected = {
+        1: "session s-0: ledger has no event 1: it goes on at seq 2",
+        4: "session s-0: ledger has no event 4: it goes on at seq 5",
+        9: f"session s-0: ledger ends at seq {place - 1}, the indexes stand at seq {place}",
+    }
+    assert said == expected[seq]
+
+
+async def test_a_counter_that_is_off_breaks_conservation(filled: RedisStore, clean_redis_url: str) -> None:
+    with client(clean_redis_url) as hand:
+        hand.hincrby(key("s-3", "state"), "queued", 2)
+    report = await diagnosis(clean_redis_url)
+    assert report.conservation == 2
+    assert "session s-3: conservation is 2: queued messages were lost or counted twice" in wrongs(report)
+    assert "session s-3: index queued is 4, the ledger gives 2" in wrongs(report)
+
+
+async def test_a_lane_counter_that_is_off_is_named(filled: RedisStore, clean_redis_url: str) -> None:
+    with client(clean_redis_url) as hand:
+        hand.hincrby(key(BUSY, "state"), "followups", 1)
+    found = wrongs(await diagnosis(clean_redis_url))
+    assert f"session {BUSY}: 2 messages are counted as pending, the ledger gives 1" in found
+
+
+async def test_a_message_lost_from_its_lane_is_named(filled: RedisStore, clean_redis_url: str) -> None:
+    with client(clean_redis_url) as hand:
+        hand.zrem(key(BUSY, "turn"), "m-waiting")
+    (said,) = wrongs(await diagnosis(clean_redis_url))
+    assert said.startswith(f"session {BUSY}: index lanes is")
+
+
+async def test_a_record_of_a_waiting_message_that_is_gone_is_named(filled: RedisStore, clean_redis_url: str) -> None:
+    with client(clean_redis_url) as hand:
+        hand.hdel(key(BUSY, "messages"), "m-waiting")
+    (said,) = wrongs(await diagnosis(clean_redis_url))
+    assert said == f"session {BUSY}: message m-waiting has no record, the ledger says it is queued"
+
+
+async def test_a_changed_record_and_a_stray_record_are_named(filled: RedisStore, clean_redis_url: str) -> None:
+    with client(clean_redis_url) as hand:
+        record: Any = unpack(hand.hget(key("s-4", "messages"), "m-4"))
+        record[7] = 6
+        hand.hset(key("s-4", "messages"), "m-4", encode(record)[1:])
+        hand.hset(key("s-4", "messages"), "stray", encode(record)[1:])
+    found = wrongs(await diagnosis(clean_redis_url))
+    assert "session s-4: message m-4: turn is 6, the ledger gives 1" in found
+    assert "session s-4: message stray has a record, the ledger does not know it" in found
+
+
+async def test_an_event_that_cannot_be_decoded_is_a_finding_not_a_traceback(
+    filled: RedisStore, clean_redis_url: str
+) -> None:
+    level = await filled.level("s-1")
+    assert level is not None
+    fields: dict[Any, Any] = {"type": "inbox/claimed", "time": "1", "epoch": "0", "data": b"\xff\xff"}
+    with client(clean_redis_url) as hand:
+        hand.xadd(key("s-1", "ledger"), fields, id=f"{level.cursor + 1}-0")
+        hand.hset(key("s-1", "state"), "seq", level.cursor + 1)
+    (said,) = wrongs(await diagnosis(clean_redis_url))
+    assert said.startswith("session s-1: ledger has an event after seq 0 that cannot be read: unknown encoding version")
+
+
+async def test_a_ledger_whose_events_make_no_sense_cannot_be_folded_and_is_named(
+    filled: RedisStore, clean_redis_url: str
+) -> None:
+    level = await filled.level("s-0")
+    assert level is not None
+    seq = level.cursor + 1
+    data = encode({"turn": 1, "messageIds": ["nobody"]})
+    fields: dict[Any, Any] = {"type": "inbox/claimed", "time": "9999999999999", "epoch": "7", "data": data}
+    with client(clean_redis_url) as hand:
+        hand.xadd(key("s-0", "ledger"), fields, id=f"{seq}-0")
+        hand.hset(key("s-0", "state"), "seq", seq)
+    (said, *_) = wrongs(await diagnosis(clean_redis_url))
+    assert said == "session s-0: ledger cannot be folded (KeyError: 'nobody')"
+
+
+async def test_a_session_without_its_state_is_named(filled: RedisStore, clean_redis_url: str) -> None:
+    with client(clean_redis_url) as hand:
+        hand.delete(key("s-0", "state"))
+    assert "session s-0: is listed and has no state" in wrongs(await diagnosis(clean_redis_url))
+
+
+@pytest.mark.parametrize(
+    ("session_id", "place", "sentence"),
+    [
+        (BUSY, "ready", "is running, and neither leased nor ready: nobody serves it (R1)"),
+        (BUSY, "active", "is running and not in the active set, so no sweep looks at it (R1)"),
+        (HELD_OPEN, "leases", "has an owner and no lease, so it would never be taken from it (R1)"),
+        ("s-1", "goals", "has an active goal, and reconciling does not look at it (G8)"),
+    ],
+)
+async def test_a_session_that_fell_out_of_a_queue_is_named(
+    filled: RedisStore, clean_redis_url: str, session_id: str, place: str, sentence: str
+) -> None:
+    with client(clean_redis_url) as hand:
+        remove = hand.srem if place == "goals" else hand.zrem
+        assert remove(of_partition(session_id, place), session_id) == 1
+    assert f"session {session_id}: {sentence}" in wrongs(await diagnosis(clean_redis_url))
+
+
+async def test_an_unserved_session_and_a_lapsed_lease_are_counted_by_partition(
+    filled: RedisStore, clean_redis_url: str
+) -> None:
+    with client(clean_redis_url) as hand:
+        hand.zrem(of_partition(BUSY, "ready"), BUSY)
+        hand.zadd(of_partition(HELD_OPEN, "leases"), {HELD_OPEN: 1})
+    report = await diagnosis(clean_redis_url)
+    facts = {place.partition: place for place in report.partitions}
+    assert sum(place.unserved for place in report.partitions) == 1
+    assert facts[keys.partition_of(BUSY, PARTITIONS)].unserved == 1
+    assert facts[keys.partition_of(HELD_OPEN, PARTITIONS)].lapsed == 1
+
+
+async def test_one_session_alone_can_be_examined(filled: RedisStore, clean_redis_url: str) -> None:
+    with client(clean_redis_url) as hand:
+        hand.hset(key("s-2", "state"), "turn", 9)
+    assert wrongs(await diagnosis(clean_redis_url, session="s-3")) == []
+    assert len(wrongs(await diagnosis(clean_redis_url, session="s-2"))) == 1
+    assert wrongs(await diagnosis(clean_redis_url, session="nobody")) == ["session nobody: does not exist"]
+
+
+# -- configuration ------------------------------------------------------------------------------------------
+
+
+def sentences(report: Report, severity: Severity) -> str:
+    return " | ".join(f.sentence for f in report.findings if f.subject == "server" and f.severity is severity)
+
+
+async def test_a_server_that_may_evict_is_wrong(redis70: Server) -> None:
+    with running("redis70", options=["--maxmemory-policy", "allkeys-lru"]) as server:
+        report = await diagnosis(server.url)
+    assert "may evict keys (maxmemory-policy allkeys-lru)" in sentences(report, Severity.WRONG)
+
+
+async def test_a_durability_that_was_asked_for_and_cannot_be_given_is_wrong(clean_redis_url: str) -> None:
+    asked = await diagnose(DoctorSettings(redis_url=clean_redis_url, durability="fsync"))
+    assert "durability fsync needs an append-only file" in sentences(asked, Severity.WRONG)
+    unasked = await diagnose(DoctorSettings(redis_url=clean_redis_url))
+    assert unasked.healthy
+    assert "durability fsync needs an append-only file" in sentences(unasked, Severity.ADVICE)
+
+
+async def test_partitions_come_from_the_database_and_a_wrong_number_is_named(
+    filled: RedisStore, clean_redis_url: str
+) -> None:
+    unasked = await diagnosis(clean_redis_url)
+    assert unasked.healthy
+    assert unasked.server["partitions"] == PARTITIONS
+    asked = await diagnosis(clean_redis_url, partitions=8)
+    assert "has 4 partitions, not 8: set --partitions 4" in sentences(asked, Severity.WRONG)
+    assert asked.sessions == 7
+
+
+async def test_settings_that_would_serve_better_are_advice(redis70: Server) -> None:
+    with running("redis70", options=["--stream-node-max-bytes", "4096", "--maxmemory", "1gb"]) as server:
+        told = sentences(await diagnosis(server.url), Severity.ADVICE)
+    assert "set stream-node-max-bytes 1024" in told
+    assert "no append-only file" in told
+    assert "memory limit" not in told
+
+
+async def test_functions_of_another_version_are_advice(filled: RedisStore, clean_redis_url: str) -> None:
+    other = "#!lua name=mailslot_v1\nredis.register_function('create_v1', function() return 1 end)"
+    with client(clean_redis_url) as hand:
+        hand.function_load(other, replace=True)
+    assert "functions of another version" in sentences(await diagnosis(clean_redis_url), Severity.ADVICE)
+
+
+# -- the command --------------------------------------------------------------------------------------------
+
+
+async def test_the_last_line_is_the_summary_and_a_sound_store_exits_0(filled: RedisStore, clean_redis_url: str) -> None:
+    ended = run("--redis-url", clean_redis_url)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    report = await diagnosis(clean_redis_url)
+    assert ended.stdout.splitlines()[-1] == f"conservation 0 · 7 sessions · {report.events} events · fold matches"
+    assert ended.stderr == ""
+
+
+async def test_something_wrong_is_one_line_and_exits_1(filled: RedisStore, clean_redis_url: str) -> None:
+    with client(clean_redis_url) as hand:
+        hand.hset(key("s-2", "state"), "turn", 9)
+    ended = run("--redis-url", clean_redis_url, "--session", "s-2")
+    assert ended.returncode == 1
+    assert "wrong   session s-2: index turn is 9, the ledger gives 1" in ended.stdout.splitlines()
+    assert ended.stdout.splitlines()[-1].endswith("fold differs in 1 · 1 wrong")
+
+
+async def test_a_program_gets_one_json_document(filled: RedisStore, clean_redis_url: str) -> None:
+    told = json.loads(run("--json", "--redis-url", clean_redis_url).stdout)
+    assert (told["healthy"], told["conservation"], told["sessions"], told["foldDiffers"]) == (True, 0, 7, 0)
+    assert len(told["partitions"]) == PARTITIONS
+    assert sum(facts["leased"] for facts in told["partitions"]) == 1
+
+
+def test_a_store_that_is_not_there_exits_3_with_one_sentence() -> None:
+    ended = run("--redis-url", f"redis://127.0.0.1:{free_port()}/0")
+    assert ended.returncode == 3
+    assert ended.stderr.startswith("mailslot doctor: the store cannot be examined: ")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_a_wrong_option_exits_2() -> None:
+    assert run("--sessions").returncode == 2
+    assert run("--session", "a\nb").returncode == 2
+
+
+def test_the_help_names_every_option() -> None:
+    told = run("--help").stdout
+    assert "--json" in told
+    assert "--session" in told
+    assert "--redis-url" in told
