@@ -71,13 +71,13 @@ async def _replicated(client: Redis, settings: StoreSettings) -> Barrier:
 async def _appendfsync(client: Redis) -> str | None:
     """The setting, None where the server does not let us ask."""
     try:
-        found: dict[str, str] = await client.config_get("appendfsync")
+        found = await client.config_get("appendfsync")
     except ResponseError:
         return None
     return found.get("appendfsync")
 
 
 async def _has(client: Redis, command: str) -> bool:
-    found: Any = await client.execute_command("COMMAND", "INFO", command)
+    found: Any = await client.execute_command("COMMAND", "INFO", command)  # type: ignore[no-untyped-call]
     entries = list(found.values()) if isinstance(found, dict) else found
     return bool(entries) and entries[0] is not None

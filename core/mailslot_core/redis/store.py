@@ -250,10 +250,10 @@ class RedisStore:
         self._bells.append(self._bells.pop(0))
         names = [keys.partition_key(partition, "bell") for partition in self._bells]
         try:
-            rung = await self._client.blpop(names, timeout=timeout_ms / 1000)
+            rung: Any = await self._client.blpop(names, timeout=timeout_ms / 1000)
         except (RedisError, OSError) as error:
             raise StoreUnavailable(f"the store cannot be reached: {error}") from error
-        return self._bells[names.index(rung[0].decode())] if rung else None
+        return self._bells[names.index(str(rung[0], "utf-8"))] if rung else None
 
     def watch(self, session_id: str) -> AbstractAsyncContextManager[AsyncIterator[dict[str, Any]]]:
         """See `Store.watch`."""

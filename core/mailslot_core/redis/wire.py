@@ -127,7 +127,7 @@ class GroupCommit:
     async def _flush(self, batch: list[_Waiting]) -> None:
         try:
             async with asyncio.timeout(self._timeout_s):
-                connection = await self._pool.get_connection()
+                connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
         except (RedisError, OSError, TimeoutError) as error:
             for waiting in batch:
                 waiting.answer(StoreUnavailable(f"the store cannot be reached: {_sentence(error)}"))
@@ -156,7 +156,7 @@ class GroupCommit:
         if barrier is not None:
             commands.append(barrier.command)
         # hiredis packs ten times as fast as redis-py's asynchronous connection does
-        await connection.send_packed_command(b"".join(map(pack_command, commands)), check_health=False)
+        await connection.send_packed_command(b"".join(pack_command(command) for command in commands)  # type: ignore[arg-type], check_health=False)
         behind: list[tuple[_Waiting, Any]] = []
         for waiting in batch:
             reply = await _read(connection)

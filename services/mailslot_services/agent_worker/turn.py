@@ -66,7 +66,7 @@ class HandBack(Exception):
 class Past:
     """What came before this grant: the transcript, and what the open turn had already done under another owner."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: Sequence[Entry] = ()
     calls_made: int = 0
     truncated: bool = False
 
@@ -107,7 +107,7 @@ class Turn:
     def __init__(self, desk: Desk, slot: Slot, tenure: Tenure, agent: Agent, grant: Grant, past: Past) -> None:
         self._desk, self._slot, self._tenure, self._agent = desk, slot, tenure, agent
         self._view = grant
-        self.entries = past.entries
+        self.entries: list[Entry] = list(past.entries)
         self._pending: list[Draft] = []  # decided, not yet committed
         self._seen = Seen()
         self._usage = Usage()
@@ -271,7 +271,7 @@ class Turn:
 
     def _request(self, attempt: int) -> Request:
         return Request(
-            transcript=self.entries,
+            transcript=tuple(self.entries),
             instructions=self._agent.instructions,
             tools=self._specs(),
             max_tokens=self._agent.limits.max_tokens,
@@ -305,8 +305,7 @@ class Turn:
         caps = [tool.timeout_ms / 1000 for call in asked if (tool := self._agent.tools.get(call.name)) is not None]
         try:
             with self._desk.keeper.calling(self._tenure, max(caps, default=0.0) + TOOL_DRAIN_S):
-                everything = asyncio.gather(*running.values())
-                await asyncio.wait({everything, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+                await _all_or(cancelled, list(running.values()))
                 await asyncio.wait(running.values(), timeout=TOOL_DRAIN_S)
             return [
                 running[call.call_id].result() if running[call.call_id].done() else self._unknown(call) for call in asked
@@ -402,6 +401,14 @@ def _result_of(asked: asyncio.Future[Answer]) -> Answer:
         return asked.result()
     log.error("a model failed unexpectedly", exc_info=error)
     raise ModelError("internal", f"the model failed unexpectedly: {type(error).__name__}", retryable=False) from error
+
+
+async def _all_or(cancelled: asyncio.Future[Any], tasks: Sequence[asyncio.Future[Any]]) -> None:
+    """Return when all tasks have ended, or a cancel came."""
+    left = set(tasks)
+    while left and not cancelled.done():
+        await asyncio.wait({*left, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+        left = {task for task in left if not task.done()}
 
 
 async def _stop(tasks: Sequence[asyncio.Future[Any]]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from mailslot_core.agent import Entry
 from mailslot_core.clock import Clock, SystemClock
@@ -43,6 +44,7 @@ class Worker:
         name: str,
         clock: Clock | None = None,
     ) -> None:
+        self.name = name
         self.metrics = WorkerMetrics()
         self._store, self._agents, self._settings = store, agents, settings
         self._clock: Clock = clock or SystemClock()
@@ -230,7 +232,7 @@ class Worker:
 
     async def _turn(
         self, slot: Slot, tenure: Tenure, grant: Grant, past: Past, then: Then
-    ) -> tuple[Settled, tuple[Entry, ...]]:
+    ) -> tuple[Settled, Sequence[Entry]]:
         agent = self._agents.get(grant.agent)
         if agent is None:
             return await self._refuse(slot, tenure, grant, then), past.entries
@@ -272,7 +274,7 @@ class Worker:
         cached = self._cache.get(grant.lease.session_id, grant.lease.epoch) if fresh else None
         if cached is not None:
             return Past(cached)
-        entries: tuple[Entry, ...] = ()
+        entries: list[Entry] = []
         calls, truncated, after = 0, False, 0
         while after < grant.seq:
             page = await self._store.events(grant.lease.session_id, after=after, limit=PAGE_EVENTS)
