@@ -156,7 +156,8 @@ class GroupCommit:
         if barrier is not None:
             commands.append(barrier.command)
         # hiredis packs ten times as fast as redis-py's asynchronous connection does
-        await connection.send_packed_command(b"".join(pack_command(command) for command in commands)  # type: ignore[arg-type], check_health=False)
+        packed = b"".join(pack_command(command) for command in commands)  # type: ignore[arg-type]
+        await connection.send_packed_command(packed, check_health=False)
         behind: list[tuple[_Waiting, Any]] = []
         for waiting in batch:
             reply = await _read(connection)
