@@ -43,7 +43,7 @@ async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
 
     agents = Agents.load(settings.agents)
     async with RedisStore.connect(settings) as store:
-        worker = Worker(store, agents, settings, name=unique_name())
+        worker = Worker(store, agents.get, settings, name=unique_name())
         with boot.serve_metrics(worker.metrics.registry, settings.metrics_port):
             async with listening(settings, worker):
                 await worker.run(stop)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mailslot_core.agent import Entry
 from mailslot_core.clock import Clock, SystemClock
@@ -20,7 +20,7 @@ from mailslot_core.settings import WorkerSettings
 from mailslot_core.store import Grant, Settled, Store, Swept
 from mailslot_core.turn import Draft, End, Outcome, Then
 
-from mailslot_services.agent_worker.agents import Agent, Agents
+from mailslot_services.agent_worker.agents import Agent
 from mailslot_services.agent_worker.metrics import WorkerMetrics
 from mailslot_services.agent_worker.tenure import Keeper, Slot, Tenure
 from mailslot_services.agent_worker.transcript import TranscriptCache, extend
@@ -38,7 +38,7 @@ class Worker:
     def __init__(
         self,
         store: Store,
-        agents: Agents,
+        agent_named: Callable[[str], Agent | None],
         settings: WorkerSettings,
         *,
         name: str,
@@ -46,7 +46,7 @@ class Worker:
     ) -> None:
         self.name = name
         self.metrics = WorkerMetrics()
-        self._store, self._agents, self._settings = store, agents, settings
+        self._store, self._agent_named, self._settings = store, agent_named, settings
         self._clock: Clock = clock or SystemClock()
         self._keeper = Keeper(
             store, self._clock, lease_ms=settings.lease_ms, stall_ms=settings.stall_ms, metrics=self.metrics
@@ -233,7 +233,7 @@ class Worker:
     async def _turn(
         self, slot: Slot, tenure: Tenure, grant: Grant, past: Past, then: Then
     ) -> tuple[Settled, Sequence[Entry]]:
-        agent = self._agents.get(grant.agent)
+        agent = self._agent_named(grant.agent)
         if agent is None:
             return await self._refuse(slot, tenure, grant, then), past.entries
         turn = Turn(self._desk, slot, tenure, agent, grant, past)
