@@ -7,8 +7,9 @@
 Rule 1: one state folder has one server. The server itself holds the lock, so a folder whose owner was killed stays
         locked until the last write is on disk, and the next start waits for exactly that.
 Rule 2: the server never outlives its owner and is never orphaned (`embedded_watcher`).
-Rule 3: everything is appended to a file that is synced every second (durability level `aof`); `ephemeral` keeps nothing
-        and uses a temporary folder that is removed at the end.
+Rule 3: every write is appended to a file that is synced every second: a crash of any process loses nothing, a power cut
+        at most that second, so the durability level is `memory` (semantics M2). `ephemeral` keeps nothing, in a
+        temporary folder that is removed at the end.
 Rule 4: it listens on the loopback address only and has no password: it is a store for one person's machine.
 Rule 5: a start that fails says which thing is in which state and what to do.
 
@@ -45,6 +46,7 @@ POLL_S: Final = 0.02
 """How often a starting server is asked whether it is ready."""
 PORT_TRIES_MAX: Final = 5
 """How often a free port is picked anew when another process was faster."""
+LOG_NAME: Final = "valkey.log"
 LOG_TAIL_LINES: Final = 5
 """How much of the server's log an error quotes."""
 STREAM_NODE_BYTES_MAX: Final = 1024
@@ -109,7 +111,7 @@ def server_arguments(folder: Path, port: int, *, ephemeral: bool) -> list[str]:
         "bind": HOST,
         "port": port,
         "dir": str(folder),
-        "logfile": str(folder / "valkey.log"),
+        "logfile": str(folder / LOG_NAME),
         "daemonize": "no",
         "save": "",
         "appendonly": "no" if ephemeral else "yes",
@@ -198,12 +200,16 @@ def usable_folder(state_dir: Path) -> Path:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / ".gitignore").write_text("*\n")
-        log = folder / "valkey.log"
-        if log.exists():
-            log.replace(folder / "valkey.log.1")
     except OSError as error:
         raise StateUnusable(f"cannot use state folder {folder}: {error.strerror}") from error
     return folder
+
+
+def set_log_aside(folder: Path) -> None:
+    """Keep the log of the last run and let this one begin a new one, so that logs stay as long as two runs."""
+    log = folder / LOG_NAME
+    if log.exists():
+        log.replace(folder / f"{LOG_NAME}.1")
 
 
 class EmbeddedServer:
@@ -258,6 +264,7 @@ class EmbeddedServer:
         lock = StateLock(self._folder)
         try:
             await lock.take(self._progress)
+            set_log_aside(self._folder)
             await self._start(binary, lock_descriptor=lock.descriptor)
         finally:
             lock.close()
@@ -368,7 +375,7 @@ class EmbeddedServer:
 
     def _log_tail(self) -> str:
         with contextlib.suppress(OSError):
-            lines = (self._folder / "valkey.log").read_text(errors="replace").splitlines()
+            lines = (self._folder / LOG_NAME).read_text(errors="replace").splitlines()
             return " / ".join(lines[-LOG_TAIL_LINES:])
         return "it left no log"
 

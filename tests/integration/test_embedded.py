@@ -199,8 +199,10 @@ async def test_a_frozen_server_is_killed_after_the_grace(tmp_path: Path, monkeyp
 
 async def test_a_second_server_on_one_state_folder_is_refused_and_disturbs_nothing(tmp_path: Path) -> None:
     async with EmbeddedServer(tmp_path) as first:
+        before = (tmp_path / "valkey.log").stat().st_ino
         with pytest.raises(StateLocked, match=rf"{tmp_path} is in use by process {os.getpid()}: .*--state-dir"):
             await EmbeddedServer(tmp_path).__aenter__()
+        assert (tmp_path / "valkey.log").stat().st_ino == before, "the running server's log was moved"
         with redis.Redis(port=first.port) as client:
             assert client.ping()
 
