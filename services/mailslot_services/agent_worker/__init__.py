@@ -17,7 +17,6 @@ from collections.abc import Sequence
 
 from mailslot_core.redis.store import RedisStore
 from mailslot_core.settings import WorkerSettings
-
 from mailslot_services import boot
 
 DESCRIPTION = "Drive sessions: run agents, publish their events. Start as many as you like; SIGTERM drains."

@@ -1,15 +1,15 @@
 """What an agent-worker counts.
 
-    mailslot_worker_sessions                         sessions in this worker's hands now
-    mailslot_worker_turns_total{kind}                turns ended, by kind of their end
-    mailslot_worker_steps_total                      steps begun
-    mailslot_worker_model_calls_total{model,outcome} attempts: ok, retried, failed, cancelled
-    mailslot_worker_model_seconds{model}             duration of one attempt
-    mailslot_worker_tool_calls_total{tool,outcome}   ok, or the error's code
-    mailslot_worker_recovered_total{reason}          open turns taken up: crash, handback, resume
-    mailslot_worker_lost_total{reason}               sessions this worker had to let go of
-    mailslot_worker_fenced_total                     writes the store refused this worker
-    mailslot_worker_swept_total{kind}                lapsed leases, repaired sessions, forgotten records
+mailslot_worker_sessions                         sessions in this worker's hands now
+mailslot_worker_turns_total{kind}                turns ended, by kind of their end
+mailslot_worker_steps_total                      steps begun
+mailslot_worker_model_calls_total{model,outcome} attempts: ok, retried, failed, cancelled
+mailslot_worker_model_seconds{model}             duration of one attempt
+mailslot_worker_tool_calls_total{tool,outcome}   ok, or the error's code
+mailslot_worker_recovered_total{reason}          open turns taken up: crash, handback, resume
+mailslot_worker_lost_total{reason}               sessions this worker had to let go of
+mailslot_worker_fenced_total                     writes the store refused this worker
+mailslot_worker_swept_total{kind}                lapsed leases, repaired sessions, forgotten records
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from mailslot_core.clock import Clock
 from mailslot_core.errors import OutcomeUnknown, StoreUnavailable
 from mailslot_core.store import Grant, Lease, Renewal, Store
-
 from mailslot_services.agent_worker.metrics import WorkerMetrics
 
 RENEWALS_PER_LEASE = 3  # two may fail before the lease is in danger
@@ -75,9 +74,7 @@ class Tenure:
 class Keeper:
     """Renews the leases of all sessions in this worker's hands, and lets go of those it may not keep."""
 
-    def __init__(
-        self, store: Store, clock: Clock, *, lease_ms: int, stall_ms: int, metrics: WorkerMetrics
-    ) -> None:
+    def __init__(self, store: Store, clock: Clock, *, lease_ms: int, stall_ms: int, metrics: WorkerMetrics) -> None:
         self._store = store
         self._clock = clock
         self._lease_ms = lease_ms

@@ -38,7 +38,6 @@ from mailslot_core.errors import CoreError, OutcomeUnknown, StoreUnavailable
 from mailslot_core.session import Phase
 from mailslot_core.store import Grant, Settled, Store
 from mailslot_core.turn import Draft, End, Outcome, Then
-
 from mailslot_services.agent_worker import plan
 from mailslot_services.agent_worker.agents import Agent
 from mailslot_services.agent_worker.metrics import WorkerMetrics
@@ -169,7 +168,9 @@ class Turn:
         if calls:
             return self._tokens_over()
         self._end_step()
-        return self._tokens_over() or End({"kind": "max-tokens" if self._truncated else "completed"}, self._turn_usage())
+        return self._tokens_over() or End(
+            {"kind": "max-tokens" if self._truncated else "completed"}, self._turn_usage()
+        )
 
     async def _run_tools(self) -> End | None:
         view = self._view
@@ -308,7 +309,8 @@ class Turn:
                 await _all_or(cancelled, list(running.values()))
                 await asyncio.wait(running.values(), timeout=TOOL_DRAIN_S)
             return [
-                running[call.call_id].result() if running[call.call_id].done() else self._unknown(call) for call in asked
+                running[call.call_id].result() if running[call.call_id].done() else self._unknown(call)
+                for call in asked
             ]
         finally:
             cancelled.cancel()

@@ -19,7 +19,6 @@ from mailslot_core.errors import CoreError, Fenced, OutcomeUnknown, StoreUnavail
 from mailslot_core.settings import WorkerSettings
 from mailslot_core.store import Grant, Settled, Store, Swept
 from mailslot_core.turn import Draft, End, Outcome, Then
-
 from mailslot_services.agent_worker.agents import Agent
 from mailslot_services.agent_worker.metrics import WorkerMetrics
 from mailslot_services.agent_worker.tenure import Keeper, Slot, Tenure
@@ -246,7 +245,9 @@ class Worker:
         error = {"code": "unknown-agent", "message": message}
         drafts: list[Draft] = []
         drafts += [
-            Draft("tool/result", {"turn": grant.turn, "step": grant.step, "callId": call, "content": "", "error": error})
+            Draft(
+                "tool/result", {"turn": grant.turn, "step": grant.step, "callId": call, "content": "", "error": error}
+            )
             for call in grant.calls
         ]
         if grant.phase != "boundary":
