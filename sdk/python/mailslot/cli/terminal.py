@@ -1,0 +1,89 @@
+"""What people see: text that cannot steer their terminal, and one line that shows that work goes on.
+
+Rule 1: text of others, models included, is shown without control characters on a terminal; a pipe gets it as it is.
+Rule 2: the status line is on stderr, only on a terminal, and gone when the command ends.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import Self, TextIO
+
+TICK_S = 1.0
+"""Seconds between two drawings of the status line: its clock shows whole seconds."""
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_LINE_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_CLEAR_LINE = "\r\x1b[2K"
+
+
+def plain(text: str) -> str:
+    """Text without control characters, line ends and tabs excepted."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def one_line(text: str, characters_max: int) -> str:
+    """The beginning of a text on one line, without control characters."""
+    flat = _LINE_CONTROL.sub(" ", text[: characters_max + 1])
+    return flat if len(flat) <= characters_max else flat[: characters_max - 1] + "…"
+
+
+def put(text: str) -> None:
+    """Write text and a line end to stdout, at once."""
+    print(plain(text) if sys.stdout.isatty() else text, flush=True)
+
+
+def say(text: str) -> None:
+    """Write one sentence to stderr."""
+    print(plain(text), file=sys.stderr, flush=True)
+
+
+class StatusLine:
+    """A line that says what goes on, and since when. Nothing at all when stderr is not a terminal."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._shown = self._stream.isatty()
+        self._text = ""
+        self._since = time.monotonic()
+        self._over = threading.Event()
+        self._drawing = threading.Lock()
+        self._clock = threading.Thread(target=self._tick, daemon=True)
+
+    def show(self, text: str) -> None:
+        """What goes on from now."""
+        self._text = text
+        self._draw()
+
+    def __enter__(self) -> Self:
+        if self._shown:
+            self._clock.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._drawing:
+            self._over.set()
+            if self._shown:
+                self._write(_CLEAR_LINE)
+
+    def _tick(self) -> None:
+        while not self._over.wait(TICK_S):
+            self._draw()
+
+    def _draw(self) -> None:
+        with self._drawing:
+            if self._shown and self._text and not self._over.is_set():
+                seconds = int(time.monotonic() - self._since)
+                columns = shutil.get_terminal_size().columns
+                self._write(_CLEAR_LINE + one_line(f"{self._text} ({seconds} s)", columns - 1))
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()

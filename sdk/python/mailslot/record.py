@@ -1,0 +1,72 @@
+"""What became of one message, read off the events of a ledger.
+
+    queued ──> claimed ──> admitted (turn, step)
+      │ │         ├──────> cancelled (cause), rejected (reason), dead (reason)
+      │ └─ held   │
+      └───────────┴──────> cancelled (cause), expired
+
+Rule 1: this is about the message, and stops at its admission. It never says how a turn ended, or that
+        anything in an interval happened because of the message.
+Rule 2: the table STATES is the whole life; a type that is not in it changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mailslot.event import Event
+
+STATES: dict[str, str] = {
+    "inbox/queued": "queued",
+    "inbox/claimed": "claimed",
+    "user/message": "admitted",
+    "inbox/cancelled": "cancelled",
+    "inbox/rejected": "rejected",
+    "inbox/expired": "expired",
+    "inbox/dead": "dead",
+}
+"""Event type -> the state it puts its message in."""
+
+SAID: dict[str, tuple[str, ...]] = {
+    "admitted": ("turn", "step"),
+    "cancelled": ("cause",),
+    "rejected": ("reason",),
+    "dead": ("reason",),
+}
+"""State -> the fields of its event that belong to the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRecord:
+    """The message's own record, as far as its events were seen."""
+
+    message_id: str
+    state: str
+    """`queued`, `held`, `claimed`, `admitted`, `cancelled`, `rejected`, `expired` or `dead`."""
+    turn: int | None = None
+    """The turn that admitted it."""
+    step: int | None = None
+    """The step that admitted it."""
+    cause: str | None = None
+    """Why it was cancelled."""
+    reason: str | None = None
+    """Why it was rejected, or is dead."""
+
+
+def after(record: MessageRecord, event: Event) -> MessageRecord:
+    """The record after one more event."""
+    state = STATES.get(event.type)
+    if state is not None and _names(event.data, record.message_id):
+        said: dict[str, Any] = {name: event.data.get(name) for name in SAID.get(state, ())}
+        return MessageRecord(record.message_id, state, **said)
+    if record.state == "queued" and event.type == "agent/status" and event.data.get("held"):
+        # A waking message that is still queued at an idle can only wait behind the hold.
+        return replace(record, state="held")
+    if record.state == "held" and event.type == "inbox/released":
+        return replace(record, state="queued")
+    return record
+
+
+def _names(data: dict[str, Any], message_id: str) -> bool:
+    return data.get("messageId") == message_id or message_id in data.get("messageIds", ())

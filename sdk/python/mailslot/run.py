@@ -1,0 +1,105 @@
+"""A run: an interval of activity that the caller owns, as an operation.
+
+    arrive ──> subscribe ──> submit ──> collect … through the next idle ──> result
+
+Rule 1: the subscription stands before the message is sent, so nothing that follows the receipt can be missed.
+        Whether the message's first events or its receipt arrive first does not matter.
+Rule 2: it begins at the session's newest event of that moment: never at a cursor that somebody kept.
+Rule 3: leaving a run leaves the agent alone. Only `cancel_on_abort` stops it, and then the turn that is open now,
+        by its number, so that a later one is never hit.
+Rule 4: what the agent makes of the message does not raise; losing sight of the agent for good does.
+"""
+
+from __future__ import annotations
+
+from mailslot.answer import Receipt
+from mailslot.errors import MailslotError, Refused, RunTimeout
+from mailslot.event import Event
+from mailslot.interval import Interval
+from mailslot.operation import Address, Draft, arrive, cancel, make, prompt, rest
+from mailslot.step import Abandoned, DeadlinePassed, Give, Operation, Terms
+from mailslot.subscription import Subscription
+
+
+def owned_run(
+    terms: Terms, address: Address, message: Draft, *, deltas: bool = False, cancel_on_abort: bool = False
+) -> Operation[None]:
+    """From the message's receipt through the next idle. Gives the receipt, each event, and the result."""
+    try:
+        after = yield from arrive(terms, address)
+        interval = Interval(address.session_id, message.message_id)
+        yield from _owned(terms, address, message, interval, after, deltas=deltas, cancel_on_abort=cancel_on_abort)
+    except DeadlinePassed:
+        raise _timed_out(address, message) from None
+
+
+def idle_to_idle(terms: Terms, address: Address, message: Draft, *, cancel_on_abort: bool = False) -> Operation[None]:
+    """From an idle of the whole agent, which is waited for, through the next one after the message's receipt.
+
+    Gives a `Rest` each time the agent is still running, then what `owned_run` gives.
+    """
+    try:
+        after = yield from _rested(terms, address)
+        interval = Interval(address.session_id, message.message_id, whole=True)
+        yield from _owned(terms, address, message, interval, after, deltas=False, cancel_on_abort=cancel_on_abort)
+    except DeadlinePassed:
+        raise _timed_out(address, message) from None
+
+
+def _rested(terms: Terms, address: Address) -> Operation[int]:
+    """The seq at which the agent is idle; a session that does not exist is made, and is idle from the start."""
+    if address.agent is not None and not address.made:
+        yield from make(terms, address)
+    try:
+        return (yield from rest(terms, address, None))
+    except Refused as refused:
+        if refused.code != "not-found":
+            raise
+    return (yield from make(terms, address))
+
+
+def _owned(
+    terms: Terms,
+    address: Address,
+    message: Draft,
+    interval: Interval,
+    after: int,
+    *,
+    deltas: bool,
+    cancel_on_abort: bool,
+) -> Operation[None]:
+    subscription = Subscription(terms, address, after, deltas=deltas)
+    yield from subscription.open()
+    receipt: Receipt | None = None
+    try:
+        receipt = yield from prompt(terms, address, message)
+        yield Give(receipt)
+        yield from _collected(subscription, interval)
+    except (Abandoned, DeadlinePassed):
+        if cancel_on_abort and receipt is not None:
+            yield from _cancelled(terms, address, interval.open_turn)
+        raise
+    yield Give(interval.result())
+
+
+def _collected(subscription: Subscription, interval: Interval) -> Operation[None]:
+    while not interval.done:
+        for item in (yield from subscription.receive()):
+            if not isinstance(item, Event) or interval.feed(item):
+                yield Give(item)
+
+
+def _cancelled(terms: Terms, address: Address, turn: int | None) -> Operation[None]:
+    """Stop the agent as far as that can be done quickly; a caller who leaves cannot be told more."""
+    bounded = Terms(terms.settings, terms.clock, terms.chance).within(terms.settings.abort_timeout_s)
+    try:
+        yield from cancel(bounded, address, queue="keep", turn=turn, wait_s=None)
+    except (MailslotError, DeadlinePassed):
+        return
+
+
+def _timed_out(address: Address, message: Draft) -> RunTimeout:
+    return RunTimeout(
+        f"session {address.session_id} was not idle in time for the run of message {message.message_id}",
+        message_id=message.message_id,
+    )

@@ -1,0 +1,40 @@
+"""Marking a Python function as a tool for agents. The function stays what it was; a worker reads the mark.
+
+    from mailslot.tools import tool
+
+    @tool(effect="readonly")
+    def weather(city: str) -> str:
+        "The weather in a city."
+
+Rule 1: the mark is one attribute, `__mailslot_tool__`, with what was said and nothing else. A plain function without
+        it is a tool as well, with every default.
+Rule 2: the effect decides what happens to a call that was under way when its worker died: `readonly` and `idempotent`
+        calls are made again, an `unsafe` one (the default) is left to the model, as an unknown outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias, TypeVar
+
+Effect: TypeAlias = Literal["readonly", "idempotent", "unsafe"]
+F = TypeVar("F", bound=Callable[..., Any])
+
+MARK = "__mailslot_tool__"
+
+
+def tool(*, effect: Effect = "unsafe", name: str | None = None, timeout_ms: int | None = None) -> Callable[[F], F]:
+    """Say of a function how a worker is to treat it as a tool."""
+    said: dict[str, Any] = {"effect": effect}
+    if name is not None:
+        said["name"] = name
+    if timeout_ms is not None:
+        if timeout_ms <= 0:
+            raise ValueError(f"timeout_ms must be more than 0, got {timeout_ms}")
+        said["timeout_ms"] = timeout_ms
+
+    def mark(function: F) -> F:
+        setattr(function, MARK, said)
+        return function
+
+    return mark
