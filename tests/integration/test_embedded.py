@@ -179,6 +179,17 @@ async def test_a_killed_watcher_leaves_no_server_and_its_owner_notices(tmp_path:
         assert watched.stdout.readline() == "the server ended\n"
 
 
+async def test_a_killed_server_has_kept_every_write_it_acknowledged(tmp_path: Path) -> None:
+    async with EmbeddedServer(tmp_path) as server:
+        with redis.Redis(port=server.port) as client:
+            for number in range(1000):
+                client.rpush("letters", number)
+        os.kill(server.pid, signal.SIGKILL)
+    async with EmbeddedServer(tmp_path) as server:
+        with redis.Redis(port=server.port) as client:
+            assert client.llen("letters") == 1000
+
+
 async def test_an_owner_notices_when_its_server_ends_by_itself(tmp_path: Path) -> None:
     async with EmbeddedServer(tmp_path) as server:
         os.kill(server.pid, signal.SIGKILL)
