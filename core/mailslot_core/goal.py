@@ -45,6 +45,7 @@ PHASES: dict[tuple[str, str | None], str | None] = {
     ("clear", COMPLETE): None,
 }
 
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """What a caller wants done to a goal. `expected` is the {goalId, revision} it saw, None to create."""

@@ -118,7 +118,9 @@ class Session:
     goal: dict[str, Any] | None = None
     goal_message: str | None = None  # the goal message that is still queued
     queued: int = 0  # how many inbox/queued events, ever (semantics M5)
-    settled: dict[str, int] = field(default_factory=lambda: {state.value: 0 for state in MessageState if state in TERMINAL})
+    settled: dict[str, int] = field(
+        default_factory=lambda: {state.value: 0 for state in MessageState if state in TERMINAL}
+    )
     usage: dict[str, Any] = field(default_factory=lambda: {"inputTokens": 0, "outputTokens": 0})
 
     @property

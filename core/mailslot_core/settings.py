@@ -21,14 +21,20 @@ class StoreSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="MAILSLOT_", frozen=True, extra="ignore")
 
     redis_url: str = Field("redis://127.0.0.1:6379/0", description="Redis >= 7.0 or Valkey >= 7.2 to keep sessions in")
-    partitions: int = Field(16, ge=1, le=1024, description="partitions of sessions; fixed when a database is first used")
+    partitions: int = Field(
+        16, ge=1, le=1024, description="partitions of sessions; fixed when a database is first used"
+    )
     durability: Literal["memory", "fsync", "replicated"] = Field(
         "fsync", description="what a receipt promises: memory, fsync (on disk), replicated (on --replicas others)"
     )
     replicas: int = Field(1, ge=1, le=10, description="replicas that must have a message at durability `replicated`")
-    durability_timeout_ms: int = Field(2_000, ge=10, le=60_000, description="how long a receipt may wait for its level, ms")
+    durability_timeout_ms: int = Field(
+        2_000, ge=10, le=60_000, description="how long a receipt may wait for its level, ms"
+    )
     call_timeout_ms: int = Field(5_000, ge=100, le=60_000, description="how long one store call may take, ms")
-    pending_max: int = Field(10_000, ge=1, le=1_000_000, description="queued messages of one session before 429 queue-full")
+    pending_max: int = Field(
+        10_000, ge=1, le=1_000_000, description="queued messages of one session before 429 queue-full"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
 
 
@@ -37,9 +43,13 @@ class IngestSettings(StoreSettings):
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: Port = Field(8080, description="port to listen on; 0 takes a free one")
-    body_bytes_max: int = Field(8 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024, description="largest request body, bytes")
+    body_bytes_max: int = Field(
+        8 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024, description="largest request body, bytes"
+    )
     sse_buffer_events_max: int = Field(4_096, ge=16, description="events a slow SSE reader may lag before it is closed")
-    sse_buffer_bytes_max: int = Field(8 * 1024 * 1024, ge=65_536, description="bytes a slow SSE reader may lag, likewise")
+    sse_buffer_bytes_max: int = Field(
+        8 * 1024 * 1024, ge=65_536, description="bytes a slow SSE reader may lag, likewise"
+    )
     sse_heartbeat_ms: int = Field(15_000, ge=100, description="comment heartbeat of a quiet SSE stream, ms")
     poll_ms: int = Field(1_000, ge=10, description="how often a watched ledger is read when no notice came, ms")
     intake: bool = Field(True, description="consume the broker door, stream mailslot:intake")
@@ -52,8 +62,12 @@ class WorkerSettings(StoreSettings):
     lease_ms: int = Field(15_000, ge=200, le=600_000, description="how long a session stays leased without renewal, ms")
     sweep_ms: int = Field(1_000, ge=50, le=60_000, description="how often lapsed leases are looked for, ms")
     turns_per_lease: int = Field(16, ge=1, description="turns of one session in a row while others wait")
-    stall_ms: int = Field(60_000, ge=1_000, description="a turn without progress or declared call this long loses its lease, ms")
-    drain_ms: int = Field(30_000, ge=0, description="how long SIGTERM waits for a step boundary before handing back, ms")
+    stall_ms: int = Field(
+        60_000, ge=1_000, description="a turn without progress or declared call this long loses its lease, ms"
+    )
+    drain_ms: int = Field(
+        30_000, ge=0, description="how long SIGTERM waits for a step boundary before handing back, ms"
+    )
     forget_after_ms: int = Field(86_400_000, ge=1_000, description="how long a settled message id is remembered, ms")
     agents: str = Field("", description="agents.toml; without it the agent `default` echoes")
     metrics_port: Port = Field(0, description="port for /metrics on 127.0.0.1; 0 serves none")

@@ -166,7 +166,9 @@ def check(session: Session, drafts: Sequence[Draft]) -> Phase:
 
 def _expect(holds: bool, session: Session, draft: Draft) -> None:
     if not holds:
-        raise Refused("grammar", f"{draft.type} in turn {session.turn} names what is not open there: {dict(draft.data)}")
+        raise Refused(
+            "grammar", f"{draft.type} in turn {session.turn} names what is not open there: {dict(draft.data)}"
+        )
 
 
 def commit(act: Act, drafts: Sequence[Draft], *, take_next_step: bool = False) -> None:

@@ -41,7 +41,15 @@ from mailslot_core.turn import Cancelled, Draft, End, Then
 NOT_CARRIED_OUT = frozenset(
     {"OOM", "READONLY", "MISCONF", "NOREPLICAS", "LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOPERM"}
 )
-STATES = {"q": "queued", "c": "claimed", "a": "admitted", "r": "rejected", "x": "cancelled", "e": "expired", "d": "dead"}
+STATES = {
+    "q": "queued",
+    "c": "claimed",
+    "a": "admitted",
+    "r": "rejected",
+    "x": "cancelled",
+    "e": "expired",
+    "d": "dead",
+}
 LANE_NAMES = {letter: str(lane) for lane, letter in LANES.items()}
 PACKED_FIELDS = frozenset({b"claimed", b"calls", b"goal"})
 POOL_SPARE = 6  # connections beside the wire's: bell, notices, start checks, the doctor
@@ -137,9 +145,7 @@ class RedisStore:
         lease_ms: int,
     ) -> Settled:
         """See `Store.settle`."""
-        return await self._functions.settle(
-            lease, call, drafts, end, then=then, hand_out=hand_out, lease_ms=lease_ms
-        )
+        return await self._functions.settle(lease, call, drafts, end, then=then, hand_out=hand_out, lease_ms=lease_ms)
 
     async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Renewal]:
         """See `Store.renew`."""
@@ -291,7 +297,9 @@ def connect(settings: StoreSettings) -> Redis:
     """A client with every option set on purpose: redis-py's defaults bite (reference: 5 s socket timeout below the
     block time, 100 connections that raise at once)."""
     if not settings.redis_url.startswith(("redis://", "rediss://", "unix://")):
-        raise Misconfigured(f"{_shown(settings.redis_url)}: the store's URL must begin with redis://, rediss:// or unix://")
+        raise Misconfigured(
+            f"{_shown(settings.redis_url)}: the store's URL must begin with redis://, rediss:// or unix://"
+        )
     pool = BlockingConnectionPool.from_url(
         settings.redis_url,
         max_connections=2 + POOL_SPARE,

@@ -166,7 +166,9 @@ class GroupCommit:
             else:
                 waiting.answer(reply)
         if barrier is not None and not barrier.reached(await _read(connection)):
-            behind = [(waiting, reply if isinstance(reply, Exception) else _not_confirmed()) for waiting, reply in behind]
+            behind = [
+                (waiting, reply if isinstance(reply, Exception) else _not_confirmed()) for waiting, reply in behind
+            ]
         for waiting, reply in behind:
             waiting.answer(reply)
 
