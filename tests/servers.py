@@ -33,7 +33,6 @@ from mailslot_services import embedded_watcher
 Kind = Literal["redis70", "valkey91", "redis8"]
 Aof = Literal["no", "everysec", "always"]
 
-PROVIDER_CLI: Final = Path(__file__).parent.parent / ".cache/node/node_modules/@copilotkit/aimock/dist/cli.js"
 START_S_MAX: Final = 10.0
 GRACE_S: Final = 5.0
 POLL_S: Final = 0.005
@@ -240,18 +239,6 @@ def container_url() -> Iterator[str]:
 
     with RedisContainer("redis:7-alpine") as container:
         yield f"redis://{container.get_container_host_ip()}:{container.get_exposed_port(6379)}/0"
-
-
-def provider_command() -> list[str]:
-    """How to start the model provider that tests talk to: an OpenAI- and Anthropic-compatible server by others.
-
-    Further words: `--port N --fixtures FILE.json --log-level silent --strict`, and `--help` for its faults.
-    """
-    own_node = Path(sys.prefix) / "bin" / "node"
-    node = str(own_node) if own_node.exists() else shutil.which("node")
-    if node is None or not PROVIDER_CLI.exists():
-        raise ServerMissing("the provider for tests is not installed: run `make setup-test`")
-    return [node, str(PROVIDER_CLI)]
 
 
 @contextmanager

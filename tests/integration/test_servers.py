@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Final
 
-import httpx2
 import pytest
 import redis
 
@@ -16,12 +15,9 @@ from tests.servers import (
     Kind,
     Server,
     ServerMissing,
-    free_port,
-    provider_command,
     redis70_binary,
     refuse_a_used_database,
     running,
-    watched,
 )
 from tests.waiting import wait_until
 
@@ -107,22 +103,3 @@ def test_a_database_that_holds_something_is_not_emptied() -> None:
             client.set("somebody's", "data")
         with pytest.raises(ServerMissing, match="a database with 1 keys"):
             refuse_a_used_database(server.url)
-
-
-async def test_the_provider_that_tests_talk_to_answers(tmp_path: Path) -> None:
-    fixtures = tmp_path / "answers.json"
-    fixtures.write_text('{"fixtures": [{"match": {"userMessage": "hello"}, "response": {"content": "good morning"}}]}')
-    port = free_port()
-    words = ["--port", str(port), "--fixtures", str(fixtures), "--strict"]
-    with watched([*provider_command(), *words], tmp_path / "provider.log"):
-        body = {"model": "any", "messages": [{"role": "user", "content": "hello"}]}
-        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
-
-            async def answer() -> str | None:
-                try:
-                    reply = await client.post("/v1/chat/completions", json=body)
-                except httpx2.ConnectError:
-                    return None
-                return str(reply.json()["choices"][0]["message"]["content"])
-
-            assert await wait_until(answer, 10.0, "the provider to answer") == "good morning"
