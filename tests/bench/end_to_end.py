@@ -1,0 +1,79 @@
+"""From submit to rest: messages a second with every event in the ledger, and what CPU each takes.
+
+live    workers wait, IN_FLIGHT callers submit to the store, the clock stops when every agent rests
+drain   workers are frozen while all messages are queued, the clock runs from the thaw until every agent rests
+
+Whoever submits shares the machine with store and workers, as in every measurement beside it.
+"""
+
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import redis
+
+from mailslot_core.redis import keys
+from mailslot_core.redis.store import RedisStore
+from tests.bench.audit import audit, expected
+from tests.bench.process import Meter, fresh_server, frozen, store_settings, workers, workers_ready
+from tests.bench.scale import IN_FLIGHT, PATIENCE_S, Scale
+from tests.bench.traffic import BORN, submission, submit_all
+from tests.servers import Server
+from tests.waiting import wait_until
+
+
+async def measure(scale: Scale, folder: Path) -> dict[str, float]:
+    """One and two workers, live and draining."""
+    live, drain = await _run(scale, folder, 1, backlog=False), await _run(scale, folder, 1, backlog=True)
+    return {
+        "live1_per_s": live["per_s"],
+        "worker_cpu": live["worker"],
+        "store_cpu": live["store"],
+        "producer_cpu": live["producer"],
+        "drain1_per_s": drain["per_s"],
+        "drain_worker_cpu": drain["worker"],
+        "drain_store_cpu": drain["store"],
+        "live2_per_s": (await _run(scale, folder, 2, backlog=False))["per_s"],
+        "drain2_per_s": (await _run(scale, folder, 2, backlog=True))["per_s"],
+    }
+
+
+async def _run(scale: Scale, folder: Path, count: int, *, backlog: bool) -> dict[str, float]:
+    messages = scale.messages
+    with fresh_server() as server, workers(server, folder, count) as pids:
+        async with RedisStore.connect(store_settings(server)) as store:
+            await workers_ready(server, count)
+            await warm_up(store, server, count)
+            with frozen(pids) if backlog else nullcontext():
+                if backlog:
+                    await submit_all(store, messages)
+                meter, own, begin = Meter({"worker": pids, "store": server.pid}), time.process_time(), time.monotonic()
+            if not backlog:
+                await submit_all(store, messages)
+            own = time.process_time() - own
+            await at_rest(server)
+            per_s = messages / (time.monotonic() - begin)
+            spent = {name: meter.microseconds(name, messages) for name in ("worker", "store")}
+            await audit(store, expected(messages))
+    return {**spent, "producer": own / messages * 1e6, "per_s": per_s}
+
+
+async def warm_up(store: RedisStore, server: Server, count: int) -> None:
+    """Every worker has answered something: what is loaded on first use is loaded."""
+    for number in range(IN_FLIGHT * count):
+        await store.submit(f"warm{number}", submission(f"warm{number}"), BORN)
+    await at_rest(server)
+
+
+async def at_rest(server: Server) -> None:
+    """Every agent rests."""
+    with server.client() as client:
+        await wait_until(lambda: active(client) == 0, PATIENCE_S, "every agent to rest")
+
+
+def active(client: redis.Redis) -> int:
+    """Sessions that are running."""
+    pipeline = client.pipeline(transaction=False)
+    for partition in range(int(client.hget(keys.CONFIG, "partitions") or 0)):
+        pipeline.zcard(keys.partition_key(partition, "active"))
+    return sum(pipeline.execute())
