@@ -176,18 +176,27 @@ def cancel(
 
 
 def rest(terms: Terms, address: Address, after: int | None) -> Operation[int]:
-    """Wait until the agent is idle; the seq of that idle. Gives a `Rest` each time it is still running."""
-    reasons: tuple[str, ...] = ()
+    """Wait until the agent is idle; the seq of that idle, which is greater than `after`.
+
+    Gives a `Rest` each time a poll ended without one.
+    """
+    seen: Rest | None = None
     try:
         while True:
-            answer = yield from _poll_rest(terms, address, after)
-            if answer.idle:
-                return answer.cursor
-            reasons = answer.reasons
-            yield Give(answer)
+            seen = yield from _poll_rest(terms, address, after)
+            # At its timeout a poll tells how the agent stands, which may be an idle that was known before.
+            if seen.idle and (after is None or seen.cursor > after):
+                return seen.cursor
+            yield Give(seen)
     except DeadlinePassed:
-        why = f" ({', '.join(reasons)})" if reasons else ""
-        raise RunTimeout(f"session {address.session_id} is still running{why}") from None
+        raise RunTimeout(_no_idle(address, after, seen)) from None
+
+
+def _no_idle(address: Address, after: int | None, seen: Rest | None) -> str:
+    if seen is not None and seen.idle:
+        return f"session {address.session_id} had no idle after seq {after}: it was idle all the time"
+    why = f" ({', '.join(seen.reasons)})" if seen is not None and seen.reasons else ""
+    return f"session {address.session_id} is still running{why}"
 
 
 def _poll_rest(terms: Terms, address: Address, after: int | None) -> Operation[Rest]:

@@ -12,11 +12,11 @@ Rule 4: what the agent makes of the message does not raise; losing sight of the 
 
 from __future__ import annotations
 
-from mailslot.answer import Receipt
+from mailslot.answer import Receipt, Rest
 from mailslot.errors import MailslotError, Refused, RunTimeout
 from mailslot.event import Event
 from mailslot.interval import Interval
-from mailslot.operation import Address, Draft, arrive, cancel, make, prompt, rest
+from mailslot.operation import Address, Draft, arrive, cancel, level, make, prompt, rest
 from mailslot.step import Abandoned, DeadlinePassed, Give, Operation, Terms
 from mailslot.subscription import Subscription
 
@@ -51,11 +51,15 @@ def _rested(terms: Terms, address: Address) -> Operation[int]:
     if address.agent is not None and not address.made:
         yield from make(terms, address)
     try:
-        return (yield from rest(terms, address, None))
+        now = yield from level(terms, address)
     except Refused as refused:
         if refused.code != "not-found":
             raise
-    return (yield from make(terms, address))
+        return (yield from make(terms, address))
+    if now.status == "idle":
+        return now.cursor
+    yield Give(Rest(idle=False, cursor=now.cursor, reasons=now.reasons))
+    return (yield from rest(terms, address, now.cursor))
 
 
 def _owned(

@@ -23,15 +23,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 MARK = "__mailslot_tool__"
 
 
-def tool(*, effect: Effect = "unsafe", name: str | None = None, timeout_ms: int | None = None) -> Callable[[F], F]:
-    """Say of a function how a worker is to treat it as a tool."""
-    said: dict[str, Any] = {"effect": effect}
-    if name is not None:
-        said["name"] = name
-    if timeout_ms is not None:
-        if timeout_ms <= 0:
-            raise ValueError(f"timeout_ms must be more than 0, got {timeout_ms}")
-        said["timeout_ms"] = timeout_ms
+def tool(
+    *, effect: Effect = "unsafe", name: str | None = None, timeout_ms: int | None = None, blocking: bool | None = None
+) -> Callable[[F], F]:
+    """Say of a function how a worker is to treat it as a tool.
+
+    `timeout_ms` is how long one call may take; `blocking=False` says of a function without `await` that it is quick
+    enough to run on the event loop.
+    """
+    if timeout_ms is not None and timeout_ms <= 0:
+        raise ValueError(f"timeout_ms must be more than 0, got {timeout_ms}")
+    asked = {"effect": effect, "name": name, "timeout_ms": timeout_ms, "blocking": blocking}
+    said = {field: value for field, value in asked.items() if value is not None}
 
     def mark(function: F) -> F:
         setattr(function, MARK, said)
