@@ -46,10 +46,12 @@ def agent(
 
 
 @asynccontextmanager
-async def crew(store: Store, only: Agent, *, name: str | None = None, **changes: Any) -> AsyncIterator[Worker]:
-    """A worker that runs while the block is open, and drains at its end."""
-    worker = Worker(store, {only.name: only}.get, settings(**changes), name=name or f"test-{next(numbers)}")
-    stop = asyncio.Event()
+async def crew(
+    store: Store, only: Agent, *, stop: asyncio.Event | None = None, **changes: Any
+) -> AsyncIterator[Worker]:
+    """A worker that runs while the block is open or until `stop`, and drains then."""
+    worker = Worker(store, {only.name: only}.get, settings(**changes), name=f"test-{next(numbers)}")
+    stop = stop or asyncio.Event()
     running = asyncio.create_task(worker.run(stop))
     try:
         yield worker

@@ -61,7 +61,11 @@ class WorkerSettings(StoreSettings):
     concurrency: int = Field(64, ge=1, le=10_000, description="sessions driven at once by this process")
     lease_ms: int = Field(15_000, ge=200, le=600_000, description="how long a session stays leased without renewal, ms")
     sweep_ms: int = Field(1_000, ge=50, le=60_000, description="how often lapsed leases are looked for, ms")
-    turns_per_lease: int = Field(16, ge=1, description="turns of one session in a row while others wait")
+    turns_per_slot: int = Field(
+        16,
+        ge=1,
+        description="turns in a row before a slot looks at the doorbell again, so that no session waits for ever",
+    )
     stall_ms: int = Field(
         60_000, ge=1_000, description="a turn without progress or declared call this long loses its lease, ms"
     )

@@ -35,6 +35,7 @@ class Slot:
 
     owner: str
     call: int = 0
+    turns: int = 0  # settled since the slot last answered the doorbell
 
     def next_call(self) -> int:
         """The number of the next call."""

@@ -79,6 +79,7 @@ class Desk:
     keeper: Keeper
     metrics: WorkerMetrics
     lease_ms: int
+    turns_per_slot: int
     draining: Callable[[], bool]
     jitter: Callable[[], float] = random.random
 
@@ -98,6 +99,20 @@ async def persist(desk: Desk, slot: Slot, tenure: Tenure, act: Callable[[int], A
             return answer
         await desk.clock.sleep(wait_s)
         wait_s = min(STORE_RETRY_S_MAX, wait_s * 2)
+
+
+async def settle(desk: Desk, slot: Slot, tenure: Tenure, drafts: Sequence[Draft], end: End) -> Settled:
+    """End the open turn. A slot that has had its share of turns, or whose worker drains, takes nothing more: others
+    may wait, in this session's partition or in another."""
+    slot.turns += 1
+    go_on = slot.turns < desk.turns_per_slot and not desk.draining()
+    then, lease = (Then.TAKE if go_on else Then.YIELD), tenure.lease
+    return await persist(
+        desk,
+        slot,
+        tenure,
+        lambda call: desk.store.settle(lease, call, drafts, end, then=then, hand_out=go_on, lease_ms=desk.lease_ms),
+    )
 
 
 class Turn:
@@ -120,13 +135,14 @@ class Turn:
             Move.RUN_TOOLS: self._run_tools,
         }
 
-    async def run(self, *, then: Callable[[], Then]) -> Settled:
+    async def run(self) -> Settled:
         """Work until the turn is settled. Raises `LeaseLost`, `HandBack`, `Fenced`."""
         while True:
             end = await self._moves[plan.next_move(self._view.phase, cancelled=self._tenure.cancelled.is_set())]()
             if end is None:
                 continue
-            settled = await self._settle(end, then())
+            settled = await settle(self._desk, self._slot, self._tenure, tuple(self._pending), end)
+            self._pending.clear()
             if settled.outcome is not Outcome.CONTINUE or settled.grant is None:
                 self._desk.metrics.turns.labels(kind=end.kind).inc()
                 return settled
@@ -168,9 +184,8 @@ class Turn:
         if calls:
             return self._tokens_over()
         self._end_step()
-        return self._tokens_over() or End(
-            {"kind": "max-tokens" if self._truncated else "completed"}, self._turn_usage()
-        )
+        kind = "max-tokens" if self._truncated else "completed"
+        return self._tokens_over() or End({"kind": kind}, self._turn_usage())
 
     async def _run_tools(self) -> End | None:
         view = self._view
@@ -353,19 +368,6 @@ class Turn:
         )
         self._pending.clear()
         self._see(grant)
-
-    async def _settle(self, end: End, then: Then) -> Settled:
-        drafts, lease, desk = tuple(self._pending), self._view.lease, self._desk
-        settled = await persist(
-            desk,
-            self._slot,
-            self._tenure,
-            lambda call: desk.store.settle(
-                lease, call, drafts, end, then=then, hand_out=not desk.draining(), lease_ms=desk.lease_ms
-            ),
-        )
-        self._pending.clear()
-        return settled
 
     def _see(self, grant: Grant) -> None:
         self._view = grant

@@ -285,7 +285,7 @@ def _user_block(block: Mapping[str, Any]) -> messages.UserContent:
 
 def to_answer(response: messages.ModelResponse, request: Request, model: str) -> Answer:
     """What a provider said, fit for a ledger. `ModelError` when it is not whole (rule 2)."""
-    reason = response.finish_reason
+    reason = _reason(response)
     if reason is None:
         raise ModelError("bad-response", f"the stream of {model} ended without a reason: it was cut", retryable=True)
     if reason == "error":
@@ -297,6 +297,12 @@ def to_answer(response: messages.ModelResponse, request: Request, model: str) ->
     finish = Finish.LENGTH if reason == "length" else Finish.CALLS if calls else Finish.STOP
     usage = Usage(response.usage.input_tokens, response.usage.output_tokens)
     return Answer(text, calls, finish, usage, response.model_name or model, response.provider_response_id)
+
+
+def _reason(response: messages.ModelResponse) -> str | None:
+    """Why it ended; a reason that the library does not know yet is a reason all the same."""
+    given = (response.provider_details or {}).get("finish_reason")
+    return response.finish_reason or ("stop" if given else None)
 
 
 def _calls(response: messages.ModelResponse, request: Request, model: str) -> tuple[ToolCall, ...]:

@@ -1,0 +1,128 @@
+"""One session in a slot: turn after turn, until it rests, is given back, was lost, or was fenced.
+
+    grant --> history --> turn --> settle --+--> next turn of the session
+                                            +--> the partition's next ready session
+                                            +--> nothing: the slot is free
+
+Rule 1: whatever ends a session here, the store knows better: what was committed is done, the rest is recovered.
+Rule 2: a transcript is kept between turns only while no other owner can have written to it (see `transcript`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from mailslot_core.agent import Entry
+from mailslot_core.errors import CoreError, Fenced
+from mailslot_core.session import Phase
+from mailslot_core.store import Grant, Settled
+from mailslot_core.turn import Draft, End, Outcome
+from mailslot_services.agent_worker import plan
+from mailslot_services.agent_worker.agents import Agent
+from mailslot_services.agent_worker.tenure import Slot, Tenure
+from mailslot_services.agent_worker.transcript import TranscriptCache, extend
+from mailslot_services.agent_worker.turn import Desk, HandBack, LeaseLost, Past, Turn, persist, settle
+
+PAGE_EVENTS = 1000  # events read from a ledger at once
+
+log = logging.getLogger("mailslot.worker")
+
+Following = tuple[Tenure, Grant] | None
+
+
+class Driver:
+    """Drives sessions for a worker's slots."""
+
+    def __init__(self, desk: Desk, agent_named: Callable[[str], Agent | None]) -> None:
+        self._desk, self._agent_named = desk, agent_named
+        self._cache = TranscriptCache()
+
+    async def session(self, slot: Slot, tenure: Tenure, grant: Grant) -> Following:
+        """Drive a session until it is out of our hands; the session that was handed out with its end, if any."""
+        try:
+            return await self._turns(slot, tenure, grant)
+        except HandBack:
+            await self._hand_back(slot, tenure)
+        except LeaseLost as error:
+            self._desk.keeper.lose(tenure, "store-silent")
+            log.warning("session %s: %s", tenure.lease.session_id, error)
+        except Fenced as error:
+            self._desk.metrics.fenced.inc()
+            log.warning("%s", error)
+        except asyncio.CancelledError:
+            if tenure.hand_back:
+                await self._hand_back(slot, tenure)
+            elif tenure.lost is None:
+                raise
+        except Exception:  # a defect: the lease runs out, the session is recovered, and other sessions go on
+            self._desk.metrics.lost.labels(reason="defect").inc()
+            log.exception("session %s was dropped", tenure.lease.session_id)
+        finally:
+            self._desk.keeper.end(tenure)
+        return None
+
+    async def _hand_back(self, slot: Slot, tenure: Tenure) -> None:
+        desk = self._desk
+        try:
+            await persist(desk, slot, tenure, lambda call: desk.store.handback(tenure.lease, call))
+        except (CoreError, LeaseLost) as error:
+            log.warning("session %s was not handed back and will be recovered: %s", tenure.lease.session_id, error)
+
+    async def _turns(self, slot: Slot, tenure: Tenure, grant: Grant) -> Following:
+        if grant.recovered is not None:
+            self._desk.metrics.recovered.labels(reason=grant.recovered).inc()
+        past = await self._past(grant)
+        while True:
+            asked = self._desk.clock.monotonic()
+            settled, entries = await self._turn(slot, tenure, grant, past)
+            if settled.outcome is not Outcome.TURN or settled.grant is None:
+                break
+            past, grant = Past(entries), settled.grant
+            tenure.see(grant)
+        self._cache.put(grant.lease.session_id, grant.lease.epoch, entries)
+        return self._handed_out(settled.grant, tenure, asked)
+
+    def _handed_out(self, grant: Grant | None, tenure: Tenure, asked: float) -> Following:
+        if grant is None:
+            return None
+        following = self._desk.keeper.begin(grant, asked)
+        following.task = tenure.task
+        return following, grant
+
+    async def _turn(self, slot: Slot, tenure: Tenure, grant: Grant, past: Past) -> tuple[Settled, Sequence[Entry]]:
+        agent = self._agent_named(grant.agent)
+        if agent is None:
+            return await self._refuse(slot, tenure, grant), past.entries
+        turn = Turn(self._desk, slot, tenure, agent, grant, past)
+        return await turn.run(), turn.entries
+
+    async def _refuse(self, slot: Slot, tenure: Tenure, grant: Grant) -> Settled:
+        """End a turn of an agent that this worker does not have."""
+        message = f"there is no agent {grant.agent} in this worker's configuration"
+        error = {"code": "unknown-agent", "message": message}
+        drafts = [plan.result(grant.turn, grant.step, call_id, "", error) for call_id in grant.calls]
+        if grant.phase is not Phase.BOUNDARY:
+            drafts.append(Draft("step/end", {"turn": grant.turn, "step": grant.step}))
+        end = End({"kind": "error", **error, "retryable": False})
+        return await settle(self._desk, slot, tenure, drafts, end)
+
+    async def _past(self, grant: Grant) -> Past:
+        """What came before this grant, from the cache or from the ledger (semantics L6)."""
+        fresh = grant.recovered is None
+        if fresh and grant.turn == 1:
+            return Past()
+        cached = self._cache.get(grant.lease.session_id, grant.lease.epoch) if fresh else None
+        if cached is not None:
+            return Past(cached)
+        entries: list[Entry] = []
+        calls, truncated, after = 0, False, 0
+        while after < grant.seq:
+            page = await self._desk.store.events(grant.lease.session_id, after=after, limit=PAGE_EVENTS)
+            entries = extend(entries, page)
+            ours = [event for event in page if event.data.get("turn") == grant.turn]
+            calls += sum(event.type == "tool/call" for event in ours)
+            truncated = truncated or any(event.data.get("truncated") for event in ours)
+            after = page[-1].seq if page else grant.seq
+        return Past(entries, calls, truncated)

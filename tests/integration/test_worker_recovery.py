@@ -1,0 +1,299 @@
+"""What holds when a worker stops, is slow, or loses a session: leases, recovery, draining (semantics R1-R6)."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from mailslot_core.agent import Effect
+from mailslot_core.errors import Fenced, OutcomeUnknown
+from mailslot_core.session import Event
+from mailslot_core.store import Store
+from mailslot_core.turn import Draft
+from mailslot_services.agent_worker.models.echo import EchoModel
+from mailslot_services.agent_worker.models.gate import Gates
+from mailslot_services.agent_worker.models.scripted import ScriptedModel
+from mailslot_services.agent_worker.transcript import check_history, extend
+from tests.crew import agent, crew, history, ledger, prompt, rested, seen
+from tests.integration.test_worker_turns import Recorded
+from tests.waiting import wait_until
+
+FOREVER_MS = 86_400_000
+
+
+async def acquired(store: Store, owner: str, lease_ms: int) -> Any:
+    """Lease the one ready session, as a worker would that then dies."""
+
+    async def found() -> Any:
+        for partition in range(store.partitions):
+            grant = await store.acquire(partition, owner, 1, lease_ms)
+            if grant is not None:
+                return grant
+        return None
+
+    return await wait_until(found, 5, "a ready session")
+
+
+def step_start(message_id: str) -> list[Draft]:
+    content = [{"type": "text", "text": message_id}]
+    data = {"messageId": message_id, "turn": 1, "step": 1, "content": content, "source": {"kind": "user"}}
+    return [Draft("step/start", {"turn": 1, "step": 1}), Draft("user/message", data)]
+
+
+def asks_for(name: str) -> Draft:
+    calls = [{"callId": "c1", "name": name, "arguments": {}}]
+    return Draft("assistant/message", {"turn": 1, "step": 1, "content": [], "model": "m", "toolCalls": calls})
+
+
+def called(name: str) -> Draft:
+    return Draft("tool/call", {"turn": 1, "step": 1, "callId": "c1", "name": name, "arguments": {}})
+
+
+def results(events: list[Event]) -> list[Any]:
+    return [e.data.get("error", {}).get("code", e.data["content"]) for e in events if e.type == "tool/result"]
+
+
+async def test_a_turn_whose_worker_died_goes_on_where_it_was(store: Store) -> None:
+    """Trace 10 (semantics R3): the lease lapses, the sweeper finds it, another worker continues the step."""
+    await prompt(store, "s", "A")
+    grant = await acquired(store, "dead/0", 1)
+    await store.commit(grant.lease, 2, step_start("A"))
+    async with crew(store, agent(EchoModel())):
+        await rested(store, "s")
+    assert await history(store, "s") == ("q[A] R T1 c[A] S1 u[A] recovered(1, attempt 2, crash) a s1 t1(completed) I")
+
+
+async def test_messages_that_were_claimed_and_not_admitted_are_taken_up(store: Store) -> None:
+    """Semantics R4: without a second claim; none lost, none admitted twice."""
+    await prompt(store, "s", "A")
+    await acquired(store, "dead/0", 1)
+    async with crew(store, agent(EchoModel())):
+        await rested(store, "s")
+    assert await history(store, "s") == ("q[A] R T1 c[A] recovered(1, attempt 2, crash) S1 u[A] a s1 t1(completed) I")
+
+
+@pytest.mark.parametrize(
+    ("effect", "runs", "result"),
+    [
+        (Effect.UNSAFE, 0, "TOOL_OUTCOME_UNKNOWN"),
+        (Effect.IDEMPOTENT, 1, "done"),
+        (Effect.READONLY, 1, "done"),
+    ],
+)
+async def test_a_started_call_runs_again_only_if_that_is_harmless(
+    store: Store, effect: Effect, runs: int, result: str
+) -> None:
+    """Semantics R3."""
+    tool = Recorded("t", effect)
+    await prompt(store, "s", "A")
+    grant = await acquired(store, "dead/0", 1)
+    await store.commit(grant.lease, 2, [*step_start("A"), asks_for("t"), called("t")])
+    async with crew(store, agent(EchoModel(), tools={"t": tool})):
+        events = await rested(store, "s")
+    assert len(tool.keys) == runs
+    assert results(events) == [result]
+    assert check_history(extend((), events)) == []
+
+
+async def test_a_call_that_was_never_started_gets_run(store: Store) -> None:
+    """Semantics R3: also an unsafe one."""
+    tool = Recorded("t", Effect.UNSAFE)
+    await prompt(store, "s", "A")
+    grant = await acquired(store, "dead/0", 1)
+    await store.commit(grant.lease, 2, [*step_start("A"), asks_for("t")])
+    async with crew(store, agent(EchoModel(), tools={"t": tool})):
+        events = await rested(store, "s")
+    assert results(events) == ["done"]
+    assert len([e for e in events if e.type == "tool/call"]) == 1
+
+
+async def test_a_cancel_of_a_dead_workers_turn_is_honoured_by_the_next(store: Store) -> None:
+    """Semantics C1; openclaw-style corpse (T12)."""
+    await prompt(store, "s", "A")
+    grant = await acquired(store, "dead/0", 1)
+    await store.commit(grant.lease, 2, step_start("A"))
+    assert (await store.cancel("s", cause="user")).outcome == "requested"
+    async with crew(store, agent(EchoModel())):
+        await rested(store, "s")
+    assert await history(store, "s") == (
+        "q[A] R T1 c[A] S1 u[A] cancel recovered(1, attempt 2, crash) s1 t1(aborted user) I"
+    )
+
+
+async def test_a_worker_that_was_overtaken_writes_nothing_more(store: Store) -> None:
+    """Semantics L3, R2: the zombie's late write is refused and counted, and its slot goes on to other work."""
+    gates = Gates()
+    slow = agent(ScriptedModel.sequence([{"say": "late", "wait": "half"}], gates=gates))
+    async with crew(store, slow, lease_ms=600_000, sweep_ms=60_000, concurrency=1) as zombie:
+        await prompt(store, "s", "A")
+        await gates.reached("half")
+        [tenure] = zombie._keeper.held
+        await store.renew([tenure.lease], -1)  # its lease is over, and it does not know
+        async with crew(store, agent(EchoModel())):
+            events = await rested(store, "s")
+        gates.open("half")
+        await wait_until(lambda: zombie.metrics.fenced._value.get() == 1, 5, "the late write to be refused")
+        assert await ledger(store, "s") == events
+        assert sum([(await store.load(p)).fenced for p in range(store.partitions)]) == 1
+
+
+async def test_a_worker_that_cannot_renew_stops_itself(store: Store) -> None:
+    """Semantics R2: by its own clock, before anybody takes the session."""
+    gates = Gates()
+    slow = agent(ScriptedModel.sequence([{"say": "late", "wait": "half"}], gates=gates))
+
+    async def unreachable(leases: Any, lease_ms: int) -> Any:
+        raise OutcomeUnknown("cut")
+
+    async with crew(store, slow, lease_ms=300, sweep_ms=60_000) as worker:
+        worker._keeper._store = type("Cut", (), {"renew": staticmethod(unreachable)})()
+        await prompt(store, "s", "A")
+        await gates.reached("half")
+        await wait_until(lambda: not worker._keeper.held, 5, "the worker to let go")
+        assert "lease-over" in {labels[0] for labels in worker.metrics.lost._metrics}
+
+
+async def test_a_long_model_call_keeps_its_lease(store: Store) -> None:
+    """Semantics R2: a declared call makes progress; the lease is renewed many times over."""
+    gates = Gates()
+    slow = agent(ScriptedModel.sequence([{"say": "at last", "wait": "half"}], gates=gates))
+    async with crew(store, slow, lease_ms=200, stall_ms=1_000):
+        await prompt(store, "s", "A")
+        await gates.reached("half")
+        before = await history(store, "s")
+        await asyncio.wait_for(_renewed_often(store), 10)
+        assert await history(store, "s") == before
+        gates.open("half")
+        await rested(store, "s")
+    assert "recovered" not in await history(store, "s")
+
+
+async def _renewed_often(store: Store) -> None:
+    """Wait until three lease lengths are over by the store's own clock."""
+    await prompt(store, "clock", "0", "inject")
+    start = (await ledger(store, "clock"))[-1].time
+    number = 0
+
+    async def later() -> bool:
+        nonlocal number
+        number += 1
+        await prompt(store, "clock", str(number), "inject")
+        return (await ledger(store, "clock"))[-1].time - start > 600
+
+    await wait_until(later, 8, "three leases to pass")
+
+
+async def test_draining_gives_a_turn_back_at_a_step_boundary(store: Store) -> None:
+    """Semantics R6: the next worker goes on with a hand-back, which counts as no crash."""
+    tool = Recorded("t")
+    tool.may_end.clear()
+    model = ScriptedModel.sequence([{"calls": [{"name": "t", "arguments": {}}]}, {"say": "done"}])
+    only = agent(model, tools={"t": tool})
+    stop = asyncio.Event()
+    async with crew(store, only, stop=stop) as worker:
+        await prompt(store, "s", "A")
+        await tool.started.wait()
+        stop.set()
+        await wait_until(lambda: worker.draining, 5, "the worker to drain")
+        tool.may_end.set()
+    assert (await history(store, "s")).endswith("s1")
+    async with crew(store, only):
+        await rested(store, "s")
+    assert "s1 recovered(1, attempt 1, handback) S2 a s2 t1(completed) I" in await history(store, "s")
+
+
+async def test_draining_does_not_wait_longer_than_it_may(store: Store) -> None:
+    """Semantics R6: when the grace period ends the step is given back in its middle, and run again."""
+    gates = Gates()
+    slow = agent(ScriptedModel.sequence([{"say": "late", "wait": "half"}], gates=gates))
+    async with crew(store, slow, drain_ms=1):
+        await prompt(store, "s", "A")
+        await gates.reached("half")
+    assert await history(store, "s") == "q[A] R T1 c[A] S1 u[A]"
+    async with crew(store, agent(EchoModel())):
+        await rested(store, "s")
+    assert "S1 u[A] recovered(1, attempt 1, handback) a s1 t1(completed) I" in await history(store, "s")
+
+
+async def test_draining_keeps_the_inbox(store: Store) -> None:
+    """Semantics R6: what is queued stays queued and runs later."""
+    gates = Gates()
+    model = ScriptedModel.sequence([{"say": "one", "wait": "half"}, {"say": "two"}], gates=gates)
+    stop = asyncio.Event()
+    async with crew(store, agent(model), stop=stop) as worker:
+        await prompt(store, "s", "A")
+        await gates.reached("half")
+        await prompt(store, "s", "B")
+        stop.set()
+        await wait_until(lambda: worker.draining, 5, "the worker to drain")
+        gates.open("half")
+        await seen(store, "s", "t1(completed)")
+    assert (await history(store, "s")).endswith("t1(completed)")
+    async with crew(store, agent(model)):
+        await seen(store, "s", "t2(completed)")
+        await rested(store, "s")
+
+
+async def test_a_lost_answer_of_the_store_is_asked_for_again(store: Store) -> None:
+    """Semantics L3: each answer is lost once; nothing is written twice."""
+    lossy: Any = Lossy(store)
+    async with crew(lossy, agent(EchoModel(delay_ms=1))):
+        for name in ("A", "B", "C"):
+            await prompt(store, "s", name)
+        await seen(store, "s", "t3(completed)")
+        events = await rested(store, "s")
+    assert lossy.lost > 5
+    assert [e.data["messageId"] for e in events if e.type == "user/message"] == ["A", "B", "C"]
+
+
+class Lossy:
+    """A store that carries out every numbered call and loses its first answer."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._answered: set[tuple[str, int]] = set()
+        self.lost = 0
+
+    def __getattr__(self, name: str) -> Any:
+        act = getattr(self._store, name)
+        if name not in ("commit", "settle", "handback"):
+            return act
+
+        async def call(lease: Any, number: int, *args: Any, **options: Any) -> Any:
+            answer = await act(lease, number, *args, **options)
+            if (lease.owner, number) not in self._answered:
+                self._answered.add((lease.owner, number))
+                self.lost += 1
+                raise OutcomeUnknown("lost")
+            return answer
+
+        return call
+
+
+async def test_a_session_that_keeps_running_makes_way_for_others(store: Store) -> None:
+    """One slot, sessions with many messages, and others that came later, in every partition: none waits for all."""
+    turns: list[str] = []
+
+    class Noting:
+        name, instant = "noting", True
+
+        async def answer(self, request: Any, on_delta: Any) -> Any:
+            turns.append(request.session_id)
+            return await EchoModel().answer(request, on_delta)
+
+    for number in range(60):
+        await prompt(store, "busy", f"m{number}")
+    late = [f"late{number}" for number in range(8)]
+    for session_id in late:
+        await prompt(store, session_id, "A")
+    async with crew(store, agent(Noting()), concurrency=1, turns_per_slot=2):
+        await rested(store, "busy")
+    assert max(turns.index(session_id) for session_id in late) < 40
+
+
+async def test_a_fenced_worker_says_who_and_where(store: Store) -> None:
+    await prompt(store, "s", "A")
+    grant = await acquired(store, "w/0", 1)
+    stale = grant.lease._replace(epoch=grant.lease.epoch - 1)
+    with pytest.raises(Fenced, match="w/0 no longer owns session s at epoch 0"):
+        await store.commit(stale, 2, step_start("A"))
