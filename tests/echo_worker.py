@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mailslot_core.inbox import Submission
-from mailslot_core.session import Lane
+from mailslot_core.session import Lane, Phase
 from mailslot_core.store import Grant, Store
 from mailslot_core.turn import Draft, End, Then
 
@@ -38,6 +38,16 @@ async def prompt(store: Store, session_id: str, message_id: str) -> int:
     return (await store.submit(session_id, submission(message_id), CREATED)).cursor
 
 
+def beginning(grant: Grant) -> list[Draft]:
+    """What begins the next step: the whole batch is admitted."""
+    names = {"turn": grant.turn, "step": grant.step + 1}
+    heard = [
+        {"messageId": message_id, **names, "content": data["content"], "source": data["source"]}
+        for message_id, data in grant.batch
+    ]
+    return [Draft("step/start", names), *(Draft("user/message", data) for data in heard)]
+
+
 class EchoWorker:
     """One slot of a worker."""
 
@@ -58,16 +68,16 @@ class EchoWorker:
                 return grant
         return None
 
+    async def begin_step(self, grant: Grant) -> Grant:
+        """Begin the next step with the grant's batch, and stop before the model answers."""
+        return await self.store.commit(grant.lease, self.call(), beginning(grant))
+
     async def answer(self, grant: Grant, *, then: Then = Then.YIELD, kind: str = "completed") -> None:
-        """Finish the turn that the grant opened, in one step."""
-        names = {"turn": grant.turn, "step": grant.step + 1}
-        heard = [
-            {"messageId": message_id, **names, "content": data["content"], "source": data["source"]}
-            for message_id, data in grant.batch
-        ]
+        """Finish the turn that the grant opened, in one step, which may have been begun."""
+        begun = grant.phase is Phase.OPEN
+        names = {"turn": grant.turn, "step": grant.step if begun else grant.step + 1}
         drafts = [
-            Draft("step/start", names),
-            *(Draft("user/message", data) for data in heard),
+            *([] if begun else beginning(grant)),
             Draft("assistant/message", {**names, "content": text("done"), "model": "echo"}),
             Draft("step/end", names),
         ]
