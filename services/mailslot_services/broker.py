@@ -94,15 +94,15 @@ CONNECTIONS: Final[dict[str, type[Any]]] = {"redis": _Tcp, "rediss": _Tls, "unix
 """Kind of connection by the scheme of the URL."""
 
 
-def make_broker(settings: StoreSettings) -> RedisBroker:
-    """A broker on the store's server; its host connects, starts and stops it."""
+def make_broker(settings: StoreSettings, *, connections_max: int = CONNECTIONS_MAX) -> RedisBroker:
+    """A broker on the store's server; its host connects, starts and stops it. A subscriber takes one connection."""
     scheme = urlsplit(settings.redis_url).scheme
     if scheme not in CONNECTIONS:
         raise Misconfigured(f"a broker speaks {', '.join(CONNECTIONS)}, not {scheme!r}: set --redis-url")
     return RedisBroker(
         settings.redis_url,
         connection_class=CONNECTIONS[scheme],
-        max_connections=CONNECTIONS_MAX,
+        max_connections=connections_max,
         socket_timeout=(BLOCK_MS + SILENCE_MS) / 1000,
         socket_connect_timeout=settings.call_timeout_ms / 1000,
         socket_keepalive=True,

@@ -35,6 +35,8 @@ NOTICES_MAX: Final = 256
 """Notices that are read at once from one partition."""
 GONE_MS: Final = 60_000
 """A consumer that has not asked for this long is gone; a live one asks every BLOCK_MS."""
+CONNECTIONS_SPARE: Final = 4
+"""Connections beside the one of each subscriber: for tidying, and while a broken one is replaced."""
 DATA_FIELD: Final = b"data"
 UNREACHABLE: Final = (RedisError, OSError, TimeoutError)
 
@@ -123,7 +125,7 @@ async def listening(
     settings: StoreSettings, continuation: Continuation, metrics: GoalMetrics
 ) -> AsyncIterator[Listening]:
     """Notices are heard while the context is open; those in hand are answered before it is left."""
-    broker = make_broker(settings)
+    broker = make_broker(settings, connections_max=settings.partitions + CONNECTIONS_SPARE)
     ears = Listening(broker, await broker.connect(), settings.partitions, metrics)
     ears.subscribe(continuation)
     try:
