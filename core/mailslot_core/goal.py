@@ -60,6 +60,8 @@ class Change:
 
 def check(session: Session, change: Change) -> str | None:
     """The phase after the change; refuses an old revision and an operation that the phase does not allow."""
+    if session.closed:
+        raise Refused("closed", f"session {session.session_id} is closed")
     goal = session.goal
     phase = goal["phase"] if goal else None
     if change.operation == "create" and goal is not None and phase != COMPLETE:

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from mailslot_contracts.codec import frame, unframe
 from mailslot_core import activity, goal, inbox
 from mailslot_core import turn as turns
 from mailslot_core.clock import Clock, SystemClock
@@ -48,18 +49,20 @@ class _Kept:
     epoch: int = 0
     owner: str | None = None
     lease_end: int = 0
+    lease_ms: int = 0
     call: int = 0
+    outcome: Outcome = Outcome.TURN  # of the last settle that kept the session, for whoever lost its answer
     back: str = "resume"  # why the next owner of an open turn recovers it: crash | handback | resume
     recovered: str | None = None
 
 
 @dataclass(slots=True)
 class _Slot:
-    """The last acquire or settle of a worker's slot, so that a lost answer can be given again."""
+    """The last acquire, settle or handback of a worker's slot, so that a lost answer can be given again."""
 
     call: int
-    outcome: Outcome | None
-    session_id: str | None
+    outcome: Outcome | None = None
+    lease: Lease | None = None
 
 
 @dataclass(slots=True)
@@ -83,6 +86,7 @@ class MemoryStore:
         self._parts = [_Partition() for _ in range(partitions)]
         self._watchers: dict[str, set[asyncio.Queue[dict[str, Any]]]] = {}
         self._bell = asyncio.Event()
+        self._first = 0  # where the next look for something ready begins
 
     def partition(self, session_id: str) -> int:
         """The partition of a session."""
@@ -132,7 +136,7 @@ class MemoryStore:
         kept = self._kept.get(session_id)
         if kept is None and created is None:
             raise Refused("not-found", f"there is no session {session_id}")
-        goal.check(kept.session if kept else Session(session_id), change)
+        goal.next_goal(kept.session if kept else Session(session_id), change)
         act, kept = self._open(session_id, created or {})
         changed = goal.change(act, change)
         self._done(kept, act)
@@ -144,26 +148,25 @@ class MemoryStore:
         """See `Store.acquire`."""
         part = self._parts[partition]
         slot = part.slots.get(owner)
-        if slot is not None and slot.call == call and slot.session_id is not None:
-            return self._grant(self._kept[slot.session_id])
-        kept = self._lease_next(partition, owner, lease_ms)
-        if kept is None:
-            return None
-        part.slots[owner] = _Slot(call, None, kept.session.session_id)
-        return self._grant(kept)
+        if slot is not None and slot.call == call and slot.lease is not None:
+            return self._still(slot.lease)
+        grant = self._lease_next(partition, owner, lease_ms)
+        if grant is not None:
+            part.slots[owner] = _Slot(call, lease=grant.lease)
+        return grant
 
-    def _lease_next(self, partition: int, owner: str, lease_ms: int) -> _Kept | None:
+    def _lease_next(self, partition: int, owner: str, lease_ms: int) -> Grant | None:
         """Lease the longest-ready session that has something to do; drop the others from the ready queue."""
         ready = self._parts[partition].ready
         while ready:
             kept = self._kept[next(iter(ready))]
             del ready[kept.session.session_id]
             session = kept.session
-            if not session.open and not activity.waking(session):
+            if kept.owner is not None or not (session.open or activity.waking(session)):
                 continue
             kept.epoch += 1
             kept.owner, kept.call, kept.recovered = owner, 0, None
-            kept.lease_end = self._clock.now_ms() + lease_ms
+            self._prolong(kept, lease_ms)
             act = Act(session, now=self._clock.now_ms(), epoch=kept.epoch)
             if session.open:
                 kept.recovered = kept.back
@@ -172,8 +175,15 @@ class MemoryStore:
                 turns.take(act)
             kept.back = "crash"
             self._done(kept, act)
-            return kept
+            return self._grant(kept)
         return None
+
+    def _still(self, lease: Lease | None) -> Grant | None:
+        """The session under this lease, None when the lease was lost: it is nobody's to give any more."""
+        if lease is None:
+            return None
+        kept = self._kept[lease.session_id]
+        return self._grant(kept) if (kept.epoch, kept.owner) == (lease.epoch, lease.owner) else None
 
     async def take(self, lease: Lease, call: int) -> Grant:
         """See `Store.take`."""
@@ -205,21 +215,23 @@ class MemoryStore:
         part = self._parts[partition]
         slot = part.slots.get(lease.owner)
         if slot is not None and slot.call == call and slot.outcome is not None:
-            return Settled(slot.outcome, self._grant(self._kept[slot.session_id]) if slot.session_id else None)
+            return Settled(slot.outcome, self._still(slot.lease))
         kept = self._owned(lease)
         if self._repeated(kept, call):
-            return Settled(Outcome.TURN if kept.session.step == 0 else Outcome.CONTINUE, self._grant(kept))
+            return Settled(kept.outcome, self._grant(kept))
         act = self._act(kept)
         outcome = turns.settle(act, drafts, end, then=then)
         kept.call = call
         if outcome in (Outcome.CONTINUE, Outcome.TURN):
+            kept.outcome = outcome
+            kept.recovered = kept.recovered if outcome is Outcome.CONTINUE else None
             self._done(kept, act)
             return Settled(outcome, self._grant(kept))
         self._release(kept, back="resume")
         self._done(kept, act)
         following = self._lease_next(partition, lease.owner, lease_ms) if hand_out else None
-        part.slots[lease.owner] = _Slot(call, outcome, following.session.session_id if following else None)
-        return Settled(outcome, self._grant(following) if following else None)
+        part.slots[lease.owner] = _Slot(call, outcome, following.lease if following else None)
+        return Settled(outcome, following)
 
     async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Renewal]:
         """See `Store.renew`."""
@@ -228,7 +240,7 @@ class MemoryStore:
             kept = self._kept.get(lease.session_id)
             alive = kept is not None and (kept.epoch, kept.owner) == (lease.epoch, lease.owner)
             if kept is not None and alive:
-                kept.lease_end = self._clock.now_ms() + lease_ms
+                self._prolong(kept, lease_ms)
                 answers.append(Renewal(True, kept.session.cancel, kept.session.turn))
             else:
                 answers.append(Renewal(False))
@@ -236,30 +248,35 @@ class MemoryStore:
 
     async def handback(self, lease: Lease, call: int) -> None:
         """See `Store.handback`."""
-        kept = self._kept.get(lease.session_id)
-        if kept is not None and kept.owner is None and (kept.epoch, kept.call) == (lease.epoch, call):
+        slots = self._parts[self.partition(lease.session_id)].slots
+        if slots.get(lease.owner) == _Slot(call):
             return
         kept = self._owned(lease)
-        kept.call = call
         self._release(kept, back="handback")
         self._done(kept, self._act(kept))
+        slots[lease.owner] = _Slot(call)
 
     async def sweep(self, partition: int, *, forget_after_ms: int) -> Swept:
         """See `Store.sweep`."""
         now, lapsed, repaired, forgotten = self._clock.now_ms(), 0, 0, 0
         for kept in self._in(partition):
             session = kept.session
+            if kept.owner is not None:
+                kept.lease_end = min(kept.lease_end, now + kept.lease_ms)  # the clock may have gone back (R1)
             if kept.owner is not None and kept.lease_end <= now:
                 self._release(kept, back="crash")
                 lapsed += 1
             elif kept.owner is None and session.status is Status.RUNNING:
                 repaired += session.session_id not in self._parts[partition].ready
             self._done(kept, self._act(kept))
-            for message_id, settled in list(kept.settled_at.items()):
-                if settled <= now - forget_after_ms:
-                    del kept.settled_at[message_id], kept.fingerprints[message_id], session.messages[message_id]
-                    forgotten += 1
+            forgotten += self._forget(kept, now - forget_after_ms)
         return Swept(lapsed, repaired, forgotten)
+
+    def _forget(self, kept: _Kept, settled_until: int) -> int:
+        old = [message_id for message_id, settled in kept.settled_at.items() if settled <= settled_until]
+        for message_id in old:
+            del kept.settled_at[message_id], kept.fingerprints[message_id], kept.session.messages[message_id]
+        return len(old)
 
     # -- goals ------------------------------------------------------------------------------------------------
 
@@ -348,10 +365,15 @@ class MemoryStore:
             self._bell.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._bell.wait(), timeout_ms / 1000)
-        return self._rung()
+        rung = self._rung()
+        if rung is not None:
+            self._first = (rung + 1) % self.partitions
+        return rung
 
     def _rung(self) -> int | None:
-        return next((number for number, part in enumerate(self._parts) if part.ready), None)
+        """A partition with something ready, the first one after the last that was told."""
+        order = [*range(self._first, self.partitions), *range(self._first)]
+        return next((number for number in order if self._parts[number].ready), None)
 
     @asynccontextmanager
     async def watch(self, session_id: str) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
@@ -374,7 +396,7 @@ class MemoryStore:
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _in(self, partition: int) -> list[_Kept]:
-        return [kept for session_id, kept in self._kept.items() if self.partition(session_id) == partition]
+        return [kept for session_id, kept in sorted(self._kept.items()) if self.partition(session_id) == partition]
 
     def _open(self, session_id: str, created: Data) -> tuple[Act, _Kept]:
         """An act on a session that is made if it is missing."""
@@ -407,6 +429,9 @@ class MemoryStore:
             raise Refused("stale-call", f"call {call} of session {kept.session.session_id} is older than {kept.call}")
         return call == kept.call
 
+    def _prolong(self, kept: _Kept, lease_ms: int) -> None:
+        kept.lease_end, kept.lease_ms = self._clock.now_ms() + lease_ms, lease_ms
+
     def _release(self, kept: _Kept, *, back: str) -> None:
         kept.owner, kept.lease_end, kept.back = None, 0, back
 
@@ -435,8 +460,9 @@ class MemoryStore:
     def _done(self, kept: _Kept, act: Act) -> None:
         """Keep what the act appended, queue the session for a worker if it wants one, tell who watches."""
         session = kept.session
-        kept.ledger.extend(act.events)
-        for event in act.events:
+        for appended in act.events:
+            event = appended._replace(data=unframe(frame(appended.data)))  # a copy: nobody else can change the ledger
+            kept.ledger.append(event)
             self._note_settled(kept, event)
             envelope = {"v": 1, "sessionId": session.session_id, **event._asdict()}
             self._notify(session.session_id, envelope)

@@ -16,7 +16,7 @@ Rule 6: whoever ends a turn takes the next batch or rests, in the same act (S3).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -57,6 +57,7 @@ LEFTOVER: dict[str, str | None] = {
     "interrupted": "inbox/dead",
 }
 
+ENDS = frozenset(LEFTOVER) - {"interrupted"}  # how a worker may end its turn; `interrupted` is recovery's alone (T5)
 COULD_COMPLETE = frozenset({"completed", "max-tokens"})
 FAILURES = frozenset({"error", "blocked", "interrupted"})  # after which `onFailure: hold` holds the queue (T7)
 
@@ -136,45 +137,90 @@ def take_step(act: Act) -> bool:
 # -- committing ---------------------------------------------------------------------------------------------
 
 
-def check(session: Session, drafts: Sequence[Draft]) -> Phase:
-    """The phase after these facts; refuses the batch if any of them may not stand where it does."""
-    phase, step = session.phase, session.step
-    claimed, calls = set(session.claimed), dict(session.calls)
+@dataclass(slots=True)
+class _View:
+    """The turn as it will be when the next fact comes."""
+
+    turn: int
+    step: int
+    phase: Phase
+    claimed: set[str]
+    calls: dict[str, str]
+    known: Mapping[str, Any]
+
+
+def _starts(view: _View, data: Data) -> bool:
+    view.step += 1
+    return True
+
+
+def _admits(view: _View, data: Data) -> bool:
+    """Only what this turn claimed, or what a hook added: that was never queued (semantics T4)."""
+    fits = data["messageId"] in view.claimed or data["messageId"] not in view.known
+    view.claimed.discard(data["messageId"])
+    return fits
+
+
+def _rejects(view: _View, data: Data) -> bool:
+    fits = data["messageId"] in view.claimed
+    view.claimed.discard(data["messageId"])
+    return fits
+
+
+def _answers(view: _View, data: Data) -> bool:
+    view.calls = {call["callId"]: "asked" for call in data.get("toolCalls", ())}
+    return True
+
+
+def _calls(view: _View, data: Data) -> bool:
+    fits = view.calls.get(data["callId"]) == "asked"
+    view.calls[data["callId"]] = "started"
+    return fits
+
+
+def _results(view: _View, data: Data) -> bool:
+    return view.calls.pop(data["callId"], None) is not None
+
+
+def _ends(view: _View, data: Data) -> bool:
+    return not view.calls
+
+
+# What a fact must name to stand where it does, beside its turn and step.
+NAMES: dict[str, Callable[[_View, Data], bool]] = {
+    "step/start": _starts,
+    "user/message": _admits,
+    "inbox/rejected": _rejects,
+    "assistant/message": _answers,
+    "tool/call": _calls,
+    "tool/result": _results,
+    "step/end": _ends,
+}
+
+
+def check(session: Session, drafts: Sequence[Draft]) -> _View:
+    """The turn as it will be after these facts; refuses all of them if one may not stand where it does."""
+    view = _View(session.turn, session.step, session.phase, set(session.claimed), dict(session.calls), session.messages)
     for draft in drafts:
-        after = GRAMMAR.get(draft.type, {}).get(phase)
+        after = GRAMMAR.get(draft.type, {}).get(view.phase)
         if after is None:
-            raise Refused("grammar", f"{draft.type} may not stand in turn {session.turn}, which is {phase}")
-        if draft.type == "step/start":
-            step += 1
-            _expect(draft.data["step"] == step, session, draft)
-        elif draft.type in ("user/message", "inbox/rejected"):
-            known = draft.data["messageId"] in session.messages
-            _expect(draft.data["messageId"] in claimed or not known, session, draft)
-            claimed.discard(draft.data["messageId"])
-        elif draft.type == "assistant/message":
-            calls = {call["callId"]: "asked" for call in draft.data.get("toolCalls", ())}
-        elif draft.type == "tool/call":
-            _expect(calls.get(draft.data["callId"]) == "asked", session, draft)
-            calls[draft.data["callId"]] = "started"
-        elif draft.type == "tool/result":
-            _expect(calls.pop(draft.data["callId"], None) is not None, session, draft)
-        elif draft.type == "step/end":
-            _expect(not calls, session, draft)
-        phase = after
-    return phase
+            raise Refused("grammar", f"{draft.type} may not stand in turn {view.turn}, which is {view.phase}")
+        names = NAMES.get(draft.type)
+        if not ((names is None or names(view, draft.data)) and _in_place(view, draft)):
+            raise Refused("grammar", f"{draft.type} in turn {view.turn} names what is not open there")
+        view.phase = after
+    return view
 
 
-def _expect(holds: bool, session: Session, draft: Draft) -> None:
-    if not holds:
-        raise Refused(
-            "grammar", f"{draft.type} in turn {session.turn} names what is not open there: {dict(draft.data)}"
-        )
+def _in_place(view: _View, draft: Draft) -> bool:
+    """A fact says in which turn and step it stands: the fold believes it (semantics L2). A rejection has no step."""
+    in_step = draft.type == "inbox/rejected" or draft.data.get("step") == view.step
+    return in_step and draft.data.get("turn") == view.turn
 
 
 def commit(act: Act, drafts: Sequence[Draft], *, take_next_step: bool = False) -> None:
     """Append a worker's facts; then, if asked, claim what waits for the next step."""
-    phase = check(act.session, drafts)
-    if take_next_step and phase is not Phase.BOUNDARY:
+    if check(act.session, drafts).phase is not Phase.BOUNDARY and take_next_step:
         raise Refused("grammar", f"turn {act.session.turn} is not at a step boundary")
     _append(act, drafts)
     if take_next_step:
@@ -199,10 +245,12 @@ def _is_goal(session: Session, message_id: str) -> bool:
 def settle(act: Act, drafts: Sequence[Draft], end: End, *, then: Then = Then.TAKE) -> Outcome:
     """Append the last facts, close the turn or go on with it, and take the next batch or rest (T6, S3)."""
     session = act.session
-    phase = check(session, drafts)
-    if phase is not Phase.BOUNDARY:
+    view = check(session, drafts)
+    if view.phase is not Phase.BOUNDARY:
         raise Refused("grammar", f"turn {session.turn} cannot end inside a step")
-    if session.cancel is None and LEFTOVER[end.kind] is None and _unadmitted(session, drafts):
+    if end.kind not in ENDS:
+        raise Refused("grammar", f"a turn cannot end as {end.kind}")
+    if session.cancel is None and LEFTOVER[end.kind] is None and view.claimed:
         raise Refused("grammar", f"turn {session.turn} cannot end as {end.kind}: it has messages it did not admit")
     _append(act, drafts)
     if session.cancel is None and end.kind in COULD_COMPLETE and not session.hold and activity.steers(session):
@@ -210,11 +258,6 @@ def settle(act: Act, drafts: Sequence[Draft], end: End, *, then: Then = Then.TAK
         return Outcome.CONTINUE
     close(act, end)
     return proceed(act, then)
-
-
-def _unadmitted(session: Session, drafts: Sequence[Draft]) -> set[str]:
-    settled = {d.data["messageId"] for d in drafts if d.type in ("user/message", "inbox/rejected")}
-    return set(session.claimed) - settled
 
 
 def close(act: Act, end: End) -> None:

@@ -41,12 +41,12 @@ end
 local FIELDS = { 'seq', 'time', 'status', 'idleSeq', 'epoch', 'owner', 'lease', 'leaseMs', 'call', 'back', 'recovered',
   'turn', 'step', 'phase', 'attempt', 'claimed', 'calls', 'cancel', 'hold', 'goal', 'goalMessage', 'queued', 'admitted',
   'rejected', 'cancelled', 'expired', 'dead', 'followups', 'steers', 'injects', 'inputTokens', 'outputTokens', 'cost',
-  'agent', 'onFailure', 'closed', 'created' }
+  'agent', 'onFailure', 'closed', 'created', 'outcome' }
 local DEFAULTS = { seq = 0, time = 0, status = 'idle', idleSeq = 0, epoch = 0, owner = '', lease = 0, leaseMs = 0, call = 0,
   back = 'resume', recovered = '', turn = 0, step = 0, phase = 'closed', attempt = 1, claimed = '', calls = '', cancel = '',
   hold = '', goal = '', goalMessage = '', queued = 0, admitted = 0, rejected = 0, cancelled = 0, expired = 0, dead = 0,
   followups = 0, steers = 0, injects = 0, inputTokens = 0, outputTokens = 0, cost = '', agent = '', onFailure = 'continue',
-  closed = '', created = '' }
+  closed = '', created = '', outcome = '' }
 local PACKED = { claimed = true, calls = true, goal = true }
 
 local function partition_keys(keys, at)
@@ -71,7 +71,7 @@ local function open_at(sid, k, p)
   end
   if s.claimed == '' then s.claimed = {} end
   if s.calls == '' then s.calls = {} end
-  return { sid = sid, k = k, p = p, s = s, now = now_ms(), changed = {}, messages = {}, seen = {} }
+  return { sid = sid, k = k, p = p, s = s, now = now_ms(), changed = {}, messages = {}, seen = {}, gone = {} }
 end
 
 local function open(keys, argv)
@@ -125,10 +125,19 @@ local function leave_queue(a, mid, record)
   if a.s.goalMessage == mid then set(a, 'goalMessage', '') end
 end
 
+-- The claimed messages without those that left. Leaving only marks them, so that a step of thousands stays linear.
+local function claimed(a)
+  if next(a.gone) ~= nil then
+    local left = {}
+    for _, mid in ipairs(a.s.claimed) do if not a.gone[mid] then left[#left + 1] = mid end end
+    a.s.claimed, a.gone = left, {}
+  end
+  return a.s.claimed
+end
+
 local function leave_claimed(a, mid)
-  local left = {}
-  for _, other in ipairs(a.s.claimed) do if other ~= mid then left[#left + 1] = other end end
-  set(a, 'claimed', left)
+  a.gone[mid] = true
+  a.changed.claimed = true
 end
 
 -- == fold ==================================================================================================
@@ -153,15 +162,16 @@ FOLD['inbox/queued'] = function(a, f, seq)
 end
 
 FOLD['inbox/claimed'] = function(a, f)
-  local claimed = { unpack(a.s.claimed) }
+  local all = {} -- not `unpack`: it fails at 8,000 values, which is after the first write
+  for _, mid in ipairs(claimed(a)) do all[#all + 1] = mid end
   for _, mid in ipairs(f.messageIds) do
     local record = message(a, mid)
     leave_queue(a, mid, record)
     record[1] = 'c'
     keep(a, mid, record)
-    claimed[#claimed + 1] = mid
+    all[#all + 1] = mid
   end
-  set(a, 'claimed', claimed)
+  set(a, 'claimed', all)
 end
 
 local function settled(counter, letter)
@@ -182,7 +192,7 @@ FOLD['inbox/cancelled'] = settled('cancelled', 'x')
 local admit = settled('admitted', 'a')
 
 FOLD['user/message'] = function(a, f, seq, time)
-  local record = admit(a, { messageId = f.messageId, turn = a.s.turn, step = a.s.step }, seq, time)
+  local record = admit(a, f, seq, time)
   local goal = a.s.goal
   if record and record[7] == 1 and goal ~= '' then
     goal.rounds = goal.rounds + 1
@@ -283,7 +293,7 @@ end
 
 local function rest(a)
   local s = a.s
-  if s.status == 'running' and waking(a) == 0 and s.phase == 'closed' and #s.claimed == 0 then
+  if s.status == 'running' and waking(a) == 0 and s.phase == 'closed' and #claimed(a) == 0 then
     local held = s.hold ~= '' and (s.followups + s.steers) or nil
     append(a, 'agent/status', { status = 'idle', held = held })
   end
@@ -302,6 +312,7 @@ end
 -- Write the state, and what follows from it: rule 3.
 local function finish(a)
   local s, fields = a.s, {}
+  claimed(a)
   for name in pairs(a.changed) do
     local value = s[name]
     if PACKED[name] then
@@ -370,36 +381,41 @@ local FAILURES = { error = true, blocked = true }
 
 local function refused(code, sentence) return { 'refused', code, sentence } end
 
--- Drafts come as (type, subject, data); the subject is a msgpack list of what FOLD needs, '' when it needs nothing.
+-- Drafts come as (type, subject, data); the subject is a msgpack list of what `check` and FOLD need: turn, step (0 where
+-- the data names none), and what stands here by type.
 local FACTS = {
-  ['step/start'] = function(x) return { step = x[1] } end,
-  ['user/message'] = function(x) return { messageId = x[1] } end,
-  ['inbox/rejected'] = function(x, a) return { messageId = x[1], why = x[2], turn = a.s.turn } end,
-  ['assistant/message'] = function(x) return { calls = x } end,
-  ['tool/call'] = function(x) return { callId = x[1] } end,
-  ['tool/result'] = function(x) return { callId = x[1] } end,
-  ['usage/recorded'] = function(x) return { input = x[1], output = x[2], cost = x[3] } end,
+  ['user/message'] = function(f, x) f.messageId = x[3] end,
+  ['inbox/rejected'] = function(f, x) f.messageId, f.why = x[3], x[4] end,
+  ['assistant/message'] = function(f, x) f.calls = x[3] end,
+  ['tool/call'] = function(f, x) f.callId = x[3] end,
+  ['tool/result'] = function(f, x) f.callId = x[3] end,
+  ['usage/recorded'] = function(f, x) f.input, f.output, f.cost = x[3], x[4], x[5] end,
 }
 
-local function read_drafts(a, argv, at)
+local function read_drafts(argv, at)
   local drafts = {}
   for i = at, #argv, 3 do
-    local kind = argv[i]
-    local make = FACTS[kind]
-    local subject = argv[i + 1] ~= '' and cmsgpack.unpack(argv[i + 1]) or {}
-    drafts[#drafts + 1] = { kind = kind, facts = make and make(subject, a) or {}, data = argv[i + 2] }
+    local kind, subject = argv[i], cmsgpack.unpack(argv[i + 1])
+    local facts, complete = { turn = subject[1], step = subject[2] }, FACTS[kind]
+    if complete then complete(facts, subject) end
+    drafts[#drafts + 1] = { kind = kind, facts = facts, data = argv[i + 2] }
   end
   return drafts
 end
 
 -- What each fact must name to stand where it does; `view` is the turn as it will be when the fact comes.
 local NAMES = {
-  ['step/start'] = function(view, f)
+  ['step/start'] = function(view)
     view.step = view.step + 1
-    return f.step == view.step
+    return true
   end,
-  ['user/message'] = function(view, f, a)
+  ['user/message'] = function(view, f, a) -- what the turn claimed, or what a hook added: that was never queued
     local ok = view.claimed[f.messageId] or not message(a, f.messageId)
+    view.claimed[f.messageId] = nil
+    return ok
+  end,
+  ['inbox/rejected'] = function(view, f)
+    local ok = view.claimed[f.messageId]
     view.claimed[f.messageId] = nil
     return ok
   end,
@@ -420,11 +436,15 @@ local NAMES = {
   end,
   ['step/end'] = function(view) return next(view.calls) == nil end,
 }
-NAMES['inbox/rejected'] = NAMES['user/message']
+
+-- A fact says in which turn and step it stands, and the fold believes it. A rejection has no step.
+local function in_place(view, draft)
+  return draft.facts.turn == view.turn and (draft.kind == 'inbox/rejected' or draft.facts.step == view.step)
+end
 
 -- The turn as it will be after the drafts, or nil and the refusal. The twin of turn.check.
 local function check(a, drafts)
-  local view = { phase = a.s.phase, step = a.s.step, claimed = {}, calls = {} }
+  local view = { phase = a.s.phase, turn = a.s.turn, step = a.s.step, claimed = {}, calls = {} }
   for _, mid in ipairs(a.s.claimed) do view.claimed[mid] = true end
   for id, state in pairs(a.s.calls) do view.calls[id] = state end
   for _, draft in ipairs(drafts) do
@@ -433,7 +453,7 @@ local function check(a, drafts)
       return nil, refused('grammar', draft.kind .. ' may not stand in turn ' .. int(a.s.turn) .. ', which is ' .. view.phase)
     end
     local names = NAMES[draft.kind]
-    if names and not names(view, draft.facts, a) then
+    if (names and not names(view, draft.facts, a)) or not in_place(view, draft) then
       return nil, refused('grammar', draft.kind .. ' in turn ' .. int(a.s.turn) .. ' names what is not open there')
     end
     view.phase = after
@@ -444,9 +464,7 @@ end
 local function append_drafts(a, drafts)
   for _, draft in ipairs(drafts) do
     append(a, draft.kind, draft.facts, draft.data)
-    if draft.kind == 'inbox/rejected' and message(a, draft.facts.messageId) and message(a, draft.facts.messageId)[7] == 1 then
-      pause_goal(a, 'rejected')
-    end
+    if draft.kind == 'inbox/rejected' and message(a, draft.facts.messageId)[7] == 1 then pause_goal(a, 'rejected') end
   end
 end
 
@@ -491,7 +509,7 @@ local function close(a, ending)
   if s.cancel ~= '' then
     kind, reason, why = 'aborted', cmsgpack.pack({ kind = 'aborted', cause = s.cancel }), s.cancel
   end
-  for _, mid in ipairs(s.claimed) do
+  for _, mid in ipairs(claimed(a)) do
     if LEFTOVER[kind] == 'inbox/cancelled' then
       append(a, 'inbox/cancelled', { messageId = mid, why = 'cancel' }, encode({ messageId = mid, cause = 'cancel' }))
     else
@@ -513,14 +531,19 @@ local function fenced(a, argv_epoch, owner)
   return true
 end
 
+-- A lease ends `lease_ms` from now.
+local function prolong(a, lease_ms)
+  set(a, 'lease', a.now + lease_ms)
+  set(a, 'leaseMs', lease_ms)
+  redis.call('ZADD', a.p.leases, a.s.lease, a.sid)
+end
+
 local function lease(a, owner, lease_ms)
   set(a, 'epoch', a.s.epoch + 1)
   set(a, 'owner', owner)
-  set(a, 'lease', a.now + lease_ms)
-  set(a, 'leaseMs', lease_ms)
   set(a, 'call', 0)
   set(a, 'recovered', '')
-  redis.call('ZADD', a.p.leases, a.now + lease_ms, a.sid)
+  prolong(a, lease_ms)
 end
 
 local function release(a, back)
@@ -537,7 +560,7 @@ local function grant(a, reply)
     s.cancel, s.recovered, calls }) do
     reply[#reply + 1] = value
   end
-  for _, mid in ipairs(s.claimed) do
+  for _, mid in ipairs(claimed(a)) do
     local entry = redis.call('XRANGE', a.k.ledger, int(message(a, mid)[5]) .. '-0', int(message(a, mid)[5]) .. '-0')
     reply[#reply + 1] = mid
     reply[#reply + 1] = entry[1] and entry[1][2][8] or ''
@@ -567,18 +590,28 @@ local function lease_next(prefix, p, owner, lease_ms)
       return a
     end
   end
+  ring(p) -- there may be more behind the stale ones
   return nil
 end
 
--- A slot remembers its last acquire or settle, so that a lost answer can be given again: call, outcome, session.
-local function remember(p, call, outcome, sid)
-  redis.call('SET', p.slot, cmsgpack.pack({ call, outcome, sid }), 'PX', SLOT_MS)
+-- A slot remembers its last acquire, settle or handback, so that a lost answer can be given again: call, outcome,
+-- and the session it was given with its epoch ('' and 0 for none).
+local function remember(p, call, outcome, given)
+  local sid, epoch = given and given.sid or '', given and given.s.epoch or 0
+  redis.call('SET', p.slot, cmsgpack.pack({ call, outcome, sid, epoch }), 'PX', SLOT_MS)
 end
 
 local function remembered(p, call)
   local raw = redis.call('GET', p.slot)
   local slot = raw and cmsgpack.unpack(raw)
   if slot and slot[1] == call then return slot end
+end
+
+-- The session that a slot was given, unless its lease was lost since: then it is nobody's to give any more.
+local function given_again(slot, prefix, p, owner, reply)
+  if slot[3] == '' then return reply end
+  local a = open_found(prefix, slot[3], p)
+  return a.s.owner == owner and a.s.epoch == slot[4] and grant(a, reply) or reply
 end
 
 -- == functions: doors ======================================================================================
@@ -719,10 +752,10 @@ local function acquire(keys, argv)
   local p = partition_keys(keys, 1)
   local call = tonumber(argv[3])
   local slot = remembered(p, call)
-  if slot and slot[3] ~= '' then return grant(open_found(argv[1], slot[3], p), { 'ok' }) end
+  if slot and slot[3] ~= '' then return given_again(slot, argv[1], p, argv[2], { 'ok' }) end
   local a = lease_next(argv[1], p, argv[2], tonumber(argv[4]))
   if not a then return { 'ok' } end
-  remember(p, call, '', a.sid)
+  remember(p, call, '', a)
   return grant(a, { 'ok' })
 end
 
@@ -734,7 +767,7 @@ local function commit(keys, argv)
   local call = tonumber(argv[4])
   if call == a.s.call then return grant(a, { 'ok' }) end
   if call < a.s.call then return refused('stale-call', 'call ' .. argv[4] .. ' of session ' .. a.sid .. ' is an old one') end
-  local drafts = read_drafts(a, argv, 6)
+  local drafts = read_drafts(argv, 6)
   local view, no = check(a, drafts)
   if not view then return no end
   if argv[5] == '1' and view.phase ~= 'boundary' then
@@ -747,6 +780,13 @@ local function commit(keys, argv)
   return grant(a, { 'ok' })
 end
 
+-- The session stays with its owner after a settle.
+local function kept_on(a, outcome)
+  set(a, 'outcome', outcome)
+  finish(a)
+  return grant(a, { 'ok', outcome })
+end
+
 -- settle: append the last facts; end the turn, or go on with it because a steer waits; then take the next batch or rest.
 -- ARGV sid, epoch, owner, call, prefix, lease ms, then take|yield, hand out 0|1, kind, cause or code, reason, usage,
 --      (type, subject, data)* -> ok, outcome, [grant]
@@ -754,15 +794,12 @@ local function settle(keys, argv)
   local a = open(keys, argv)
   local call = tonumber(argv[4])
   local slot = remembered(a.p, call)
-  if slot and slot[2] ~= '' then
-    local reply = { 'ok', slot[2] }
-    return slot[3] ~= '' and grant(open_found(argv[5], slot[3], a.p), reply) or reply
-  end
+  if slot and slot[2] ~= '' then return given_again(slot, argv[5], a.p, argv[3], { 'ok', slot[2] }) end
   if fenced(a, argv[2], argv[3]) then return { 'fenced' } end
-  if call == a.s.call then return grant(a, { 'ok', a.s.step == 0 and 'turn' or 'continue' }) end
+  if call == a.s.call then return grant(a, { 'ok', a.s.outcome }) end
   if call < a.s.call then return refused('stale-call', 'call ' .. argv[4] .. ' of session ' .. a.sid .. ' is an old one') end
   local ending = { kind = argv[9], why = argv[10], reason = argv[11], usage = argv[12] }
-  local drafts = read_drafts(a, argv, 13)
+  local drafts = read_drafts(argv, 13)
   local view, no = check(a, drafts)
   if not view then return no end
   if view.phase ~= 'boundary' then return refused('grammar', 'turn ' .. int(a.s.turn) .. ' cannot end inside a step') end
@@ -774,19 +811,15 @@ local function settle(keys, argv)
   set(a, 'call', call)
   if a.s.cancel == '' and COULD_COMPLETE[ending.kind] and a.s.hold == '' and a.s.steers > 0 then
     take_step(a)
-    finish(a)
-    return grant(a, { 'ok', 'continue' })
+    return kept_on(a, 'continue')
   end
   close(a, ending)
-  if argv[7] == 'take' and take(a) then
-    finish(a)
-    return grant(a, { 'ok', 'turn' })
-  end
+  if argv[7] == 'take' and take(a) then return kept_on(a, 'turn') end
   local outcome = rest(a) and 'idle' or 'released'
   release(a, 'resume')
   finish(a)
   local following = argv[8] == '1' and lease_next(argv[5], a.p, argv[3], tonumber(argv[6])) or nil
-  remember(a.p, call, outcome, following and following.sid or '')
+  remember(a.p, call, outcome, following)
   return following and grant(following, { 'ok', outcome }) or { 'ok', outcome }
 end
 
@@ -795,8 +828,7 @@ end
 local function renew(keys, argv)
   local a = open(keys, argv)
   if a.s.owner == '' or a.s.owner ~= argv[3] or a.s.epoch ~= tonumber(argv[2]) then return { 'ok', 0, '', 0 } end
-  set(a, 'lease', a.now + tonumber(argv[4]))
-  redis.call('ZADD', a.p.leases, a.s.lease, a.sid)
+  prolong(a, tonumber(argv[4]))
   finish(a)
   return { 'ok', 1, a.s.cancel, a.s.turn }
 end
@@ -806,49 +838,71 @@ end
 local function handback(keys, argv)
   local a = open(keys, argv)
   local call = tonumber(argv[4])
-  if a.s.owner == '' and a.s.epoch == tonumber(argv[2]) and a.s.call == call then return { 'ok' } end
+  local slot = remembered(a.p, call)
+  if slot and slot[2] == '' and slot[3] == '' then return { 'ok' } end
   if fenced(a, argv[2], argv[3]) then return { 'fenced' } end
-  set(a, 'call', call)
   release(a, 'handback')
   finish(a)
+  remember(a.p, call, '', nil)
   return { 'ok' }
 end
 
--- sweep: take away lapsed leases, see that each running session is served, forget old message records.
--- ARGV prefix, forget after (ms), lease max ms, place in the active set -> ok, lapsed, repaired, forgotten, next place (-1 = done)
-local function sweep(keys, argv)
-  local p = partition_keys(keys, 1)
-  local now = now_ms()
-  local lapsed, repaired, forgotten = 0, 0, 0
-  for _, sid in ipairs(redis.call('ZRANGEBYSCORE', p.leases, '-inf', int(now), 'LIMIT', 0, SWEEP_MAX)) do
-    local a = open_found(argv[1], sid, p)
+-- A clock that went back leaves leases that end too late; a lease never outlives its own length (R1). All leases of a
+-- deployment are about as long, so behind the latest one that is right no wrong one ends later than a lease is long.
+local function cut_leases(prefix, p, now)
+  for _, sid in ipairs(redis.call('ZREVRANGE', p.leases, 0, SWEEP_MAX - 1)) do
+    local a = open_found(prefix, sid, p)
+    if a.s.lease <= now + a.s.leaseMs then return end
+    prolong(a, a.s.leaseMs)
+    finish(a)
+  end
+end
+
+local function lapse(prefix, p, now)
+  local late = redis.call('ZRANGEBYSCORE', p.leases, '-inf', int(now), 'LIMIT', 0, SWEEP_MAX)
+  for _, sid in ipairs(late) do
+    local a = open_found(prefix, sid, p)
     release(a, 'crash')
     finish(a)
-    lapsed = lapsed + 1
   end
-  for _, sid in ipairs(redis.call('ZRANGEBYSCORE', p.leases, '(' .. int(now + tonumber(argv[3])), '+inf', 'LIMIT', 0, SWEEP_MAX)) do
-    local a = open_found(argv[1], sid, p)
-    if a.s.lease > now + a.s.leaseMs then -- the clock went back: a lease never outlives its own length (R1)
-      set(a, 'lease', now + a.s.leaseMs)
-      redis.call('ZADD', p.leases, a.s.lease, sid)
-      finish(a)
-    end
-  end
-  local at = tonumber(argv[4])
-  local active = redis.call('ZRANGE', p.active, at, at + SWEEP_MAX - 1)
+  return #late
+end
+
+-- Each running session is owned by a live lease or in the ready queue (R1). Two fields are read of those that are.
+local function repair(prefix, p, now, active)
+  local repaired = 0
   for _, sid in ipairs(active) do
-    local a = open_found(argv[1], sid, p)
-    if a.s.owner == '' and not redis.call('ZSCORE', p.ready, sid) then
-      repaired = repaired + 1
+    local found = redis.call('HMGET', prefix .. sid .. ':state', 'owner', 'lease')
+    local owned = found[1] and found[1] ~= '' and tonumber(found[2]) > now
+    if not owned and not redis.call('ZSCORE', p.ready, sid) then
+      local a = open_found(prefix, sid, p)
+      if a.s.owner ~= '' then release(a, 'crash') end
       finish(a)
+      repaired = repaired + 1
     end
   end
-  for _, entry in ipairs(redis.call('ZRANGEBYSCORE', p.forget, '-inf', int(now - tonumber(argv[2])), 'LIMIT', 0, SWEEP_MAX)) do
+  return repaired
+end
+
+local function forget(prefix, p, settled_until)
+  local old = redis.call('ZRANGEBYSCORE', p.forget, '-inf', int(settled_until), 'LIMIT', 0, SWEEP_MAX)
+  for _, entry in ipairs(old) do
     local sid, mid = string.match(entry, '^(.-)%z(.*)$')
-    redis.call('HDEL', argv[1] .. sid .. ':messages', mid)
+    redis.call('HDEL', prefix .. sid .. ':messages', mid)
     redis.call('ZREM', p.forget, entry)
-    forgotten = forgotten + 1
   end
+  return #old
+end
+
+-- sweep: take away lapsed leases, see that each running session is served, forget old message records.
+-- ARGV prefix, forget after (ms), place in the active set -> ok, lapsed, repaired, forgotten, next place (-1 = done)
+local function sweep(keys, argv)
+  local p, prefix, now, at = partition_keys(keys, 1), argv[1], now_ms(), tonumber(argv[3])
+  cut_leases(prefix, p, now)
+  local lapsed = lapse(prefix, p, now)
+  local active = redis.call('ZRANGE', p.active, at, at + SWEEP_MAX - 1)
+  local repaired = repair(prefix, p, now, active)
+  local forgotten = forget(prefix, p, now - tonumber(argv[2]))
   if redis.call('ZCARD', p.ready) > 0 then ring(p) end
   local more = #active == SWEEP_MAX or forgotten == SWEEP_MAX or lapsed == SWEEP_MAX
   return { 'ok', lapsed, repaired, forgotten, more and at + #active or -1 }

@@ -12,8 +12,8 @@ from importlib.resources import files
 from typing import Any
 
 import msgpack
-from mailslot_contracts.codec import encode, frame, unframe
 
+from mailslot_contracts.codec import encode, frame, unframe
 from mailslot_core.errors import Fenced, Refused
 from mailslot_core.goal import Round
 from mailslot_core.inbox import Receipt, Submission
@@ -26,12 +26,11 @@ from mailslot_core.turn import Cancelled, Draft, End, Outcome, Then
 SOURCE = files("mailslot_core.redis").joinpath("functions.lua").read_text(encoding="utf-8")
 LANES = {Lane.NEXT_TURN: "t", Lane.NEXT_STEP: "s"}
 
-# What the functions need to know of a draft, by its type; they never read its data.
+# What the functions need to know of a draft beside its turn and step, by its type; they never read its data.
 SUBJECTS: dict[str, Callable[[Data], list[Any]]] = {
-    "step/start": lambda data: [data["step"]],
     "user/message": lambda data: [data["messageId"]],
     "inbox/rejected": lambda data: [data["messageId"], data["reason"]],
-    "assistant/message": lambda data: [call["callId"] for call in data.get("toolCalls", ())],
+    "assistant/message": lambda data: [[call["callId"] for call in data.get("toolCalls", ())]],
     "tool/call": lambda data: [data["callId"]],
     "tool/result": lambda data: [data["callId"]],
     "usage/recorded": lambda data: [data["inputTokens"], data["outputTokens"], data.get("cost", -1)],
@@ -52,7 +51,7 @@ class Birth:
 
 def fingerprint(created: Data) -> str:
     """Two sessions made with equal data have equal fingerprints, whatever the order of its keys."""
-    return msgpack.packb(_ordered(created)).hex()  # type: ignore[no-any-return]
+    return msgpack.packb(_ordered(created)).hex()
 
 
 def _ordered(value: Any) -> Any:
@@ -134,7 +133,7 @@ class Functions:
         args = (lease.epoch, lease.owner, call, int(take), *_drafts(drafts))
         return _grant(await self._on_session(name, lease.session_id, args, lease=lease), 1)
 
-    async def settle(  # noqa: PLR0913 - one argument for each promise of the port
+    async def settle(
         self,
         lease: Lease,
         call: int,
@@ -174,9 +173,9 @@ class Functions:
         """handback_v1"""
         await self._on_session("handback", lease.session_id, (lease.epoch, lease.owner, call), lease=lease)
 
-    async def sweep(self, partition: int, *, forget_after_ms: int, lease_max_ms: int, place: int) -> tuple[Swept, int]:
+    async def sweep(self, partition: int, *, forget_after_ms: int, place: int) -> tuple[Swept, int]:
         """sweep_v1; the second value is where to go on, -1 when the partition is swept"""
-        args = (keys.session_prefix(partition), forget_after_ms, lease_max_ms, place)
+        args = (keys.session_prefix(partition), forget_after_ms, place)
         reply = await self._on_partition("sweep", partition, args, owner="sweeper")
         return Swept(reply[1], reply[2], reply[3]), reply[4]
 
@@ -222,9 +221,10 @@ def _checked(reply: Any, subject: str, lease: Lease | None) -> list[Any]:
 def _drafts(drafts: Sequence[Draft]) -> list[str | bytes]:
     packed: list[str | bytes] = []
     for draft in drafts:
-        subject = SUBJECTS.get(draft.type)
+        subject, data = SUBJECTS.get(draft.type), draft.data
+        about = [data.get("turn", 0), data.get("step", 0), *(subject(data) if subject else ())]
         write = encode if draft.type in FOREIGN else frame
-        packed += (draft.type, msgpack.packb(subject(draft.data)) if subject else b"", write(draft.data))
+        packed += (draft.type, msgpack.packb(about), write(data))
     return packed
 
 

@@ -16,14 +16,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Self
 
 import msgpack
-from mailslot_contracts.channels import event_channel
-from mailslot_contracts.codec import encode, unframe
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
+from mailslot_contracts.channels import event_channel
+from mailslot_contracts.codec import encode, unframe
 from mailslot_core import goal as goals
 from mailslot_core.errors import CursorExpired, Misconfigured, OutcomeUnknown, Refused, StoreUnavailable
 from mailslot_core.goal import Change, Round
@@ -53,7 +53,6 @@ STATES = {
 LANE_NAMES = {letter: str(lane) for lane, letter in LANES.items()}
 PACKED_FIELDS = frozenset({b"claimed", b"calls", b"goal"})
 POOL_SPARE = 6  # connections beside the wire's: bell, notices, start checks, the doctor
-LEASE_MAX_MS = 600_000  # longest lease the settings allow: a later lease end is a clock that went back (semantics R1)
 
 
 class RedisStore:
@@ -82,7 +81,7 @@ class RedisStore:
             except (RedisConnectionError, OSError, TimeoutError) as error:
                 raise StoreUnavailable(f"cannot reach the store at {_shown(settings.redis_url)}: {error}") from error
             store = cls(client, settings, barrier)
-            await load(store._wire)  # noqa: SLF001 - its own
+            await load(store._wire)
             try:
                 yield store
             finally:
@@ -159,9 +158,7 @@ class RedisStore:
         """See `Store.sweep`."""
         total, place = Swept(), 0
         while place >= 0:
-            swept, place = await self._functions.sweep(
-                partition, forget_after_ms=forget_after_ms, lease_max_ms=LEASE_MAX_MS, place=place
-            )
+            swept, place = await self._functions.sweep(partition, forget_after_ms=forget_after_ms, place=place)
             total = Swept(
                 total.lapsed + swept.lapsed, total.repaired + swept.repaired, total.forgotten + swept.forgotten
             )

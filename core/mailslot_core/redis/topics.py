@@ -13,11 +13,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
 from mailslot_contracts.channels import event_channel
 from mailslot_contracts.codec import decode
 from mailslot_contracts.problems import CodecError
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 HINTS_MAX = 1024  # notices kept for one watcher; what does not fit is found in the ledger
 RECONNECT_S = 0.5

@@ -35,7 +35,7 @@ PIPELINES = 2  # in flight at once: while one is answered the other is written
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """What a durable batch ends with: the command, and how many must confirm (`index` of its reply, None = the reply)."""
+    """What a durable batch ends with: a command, and how many must confirm (`index` of its reply, None: the reply)."""
 
     command: tuple[str | int, ...]
     needed: int

@@ -1,0 +1,54 @@
+"""The stores are twins: whatever is done to one and to the other, they answer the same and keep the same.
+
+A failure prints the smallest part of the walk that still goes wrong, the seed of the run, and what was done.
+"""
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Final
+
+import pytest
+
+from tests.conformance.steps import BIRTHS, one_step
+from tests.conformance.walk import Diverged, Walk, smallest
+from tests.conformance.worlds import MemoryWorld, RedisWorld, World, redis_world
+from tests.servers import Server
+
+pytestmark = [pytest.mark.conformance, pytest.mark.slow]
+
+WALKS: Final = 150
+STEPS_PER_WALK: Final = 40
+
+
+@pytest.fixture
+async def servers(redis70: Server, valkey91: Server) -> AsyncIterator[list[RedisWorld]]:
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(redis_world(server)) for server in (redis70, valkey91)]
+
+
+async def went_wrong(servers: list[RedisWorld], numbers: list[int]) -> tuple[Walk, Diverged | None]:
+    for world in servers:
+        world.look.flushall()
+    worlds: list[World] = [MemoryWorld(), *servers]
+    walk = Walk(worlds, BIRTHS)
+    try:
+        await walk.run(numbers, one_step)
+    except Diverged as difference:
+        return walk, difference
+    return walk, None
+
+
+async def test_all_stores_walk_the_same_way(servers: list[RedisWorld], rng: random.Random, seed: int) -> None:
+    for number in range(WALKS):
+        numbers = [rng.getrandbits(32) for _ in range(STEPS_PER_WALK)]
+        _, difference = await went_wrong(servers, numbers)
+        if difference is None:
+            continue
+
+        async def fails(fewer: list[int]) -> bool:
+            return (await went_wrong(servers, fewer))[1] is not None
+
+        walk, difference = await went_wrong(servers, await smallest(numbers, fails))
+        done = "\n".join(walk.log)
+        pytest.fail(f"walk {number} of MAILSLOT_TEST_SEED={seed}:\n{done}\n{difference}", pytrace=False)
