@@ -4,7 +4,7 @@ The two halves of this file differ in `await` and in how a deadline ends a read 
 cancels it; a blocked thread is woken by shutting the connection down under it.
 
 Rule 1: everything is decided in operations (see `step`). Here a step is carried out, once.
-Rule 2: an error of the connection becomes a `Fault`; it is never raised from here.
+Rule 2: an error of the connection becomes a `Fault`; it is never raised from here. Only an answer without end is.
 Rule 3: event streams have a pool of their own: however many are open, there is a connection left to send on.
 Rule 4: httpx2 is imported when the first client is made, not with this package: most of its import time is httpx2.
 """
@@ -22,7 +22,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from mailslot.errors import MailslotError
+from mailslot.errors import BadAnswer, MailslotError
 from mailslot.settings import Settings
 from mailslot.step import (
     Abandoned,
@@ -123,9 +123,10 @@ class _Line:
         silence_s = self.settings.silence_timeout_s
         return silence_s if deadline is None else max(0.0, min(silence_s, deadline - self.terms.clock()))
 
-    def too_large(self) -> Fault:
-        """An answer over the limit."""
-        return Fault(f"the answer of {self.url} has more than {self.settings.answer_bytes_max} bytes")
+    def bound(self, body: bytearray) -> None:
+        """Refuse an answer that is over the limit."""
+        if len(body) > self.settings.answer_bytes_max:
+            raise BadAnswer(f"the answer of {self.url} has more than {self.settings.answer_bytes_max} bytes")
 
 
 def checked_url(url: str) -> str:
@@ -264,12 +265,11 @@ class _Talk:
         except httpx2.RequestError as error:
             return self._line.fault(error)
 
-    def _whole(self, response: httpx2.Response) -> Response | Fault:
+    def _whole(self, response: httpx2.Response) -> Response:
         body = bytearray()
         for chunk in response.iter_bytes():
             body += chunk
-            if len(body) > self._line.settings.answer_bytes_max:
-                return self._line.too_large()
+            self._line.bound(body)
         return Response(response.status_code, dict(response.headers), bytes(body))
 
     def _open(self, request: Request, deadline: float | None) -> Opened | Response | Fault:
@@ -420,12 +420,11 @@ class _AsyncTalk:
         except httpx2.RequestError as error:
             return self._line.fault(error)
 
-    async def _whole(self, response: httpx2.Response) -> Response | Fault:
+    async def _whole(self, response: httpx2.Response) -> Response:
         body = bytearray()
         async for chunk in response.aiter_bytes():
             body += chunk
-            if len(body) > self._line.settings.answer_bytes_max:
-                return self._line.too_large()
+            self._line.bound(body)
         return Response(response.status_code, dict(response.headers), bytes(body))
 
     async def _open(self, request: Request, deadline: float | None) -> Opened | Response | Fault:
