@@ -1,0 +1,47 @@
+"""The limits of the broker door, each with its unit and default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+RETRIES: Final[dict[str, int]] = {
+    "queue-full": 20,
+    "store-refused": 1_000,
+    "outcome-unknown": 1_000,
+}
+"""How often a letter with a problem that may pass is tried before it is dead. A full queue is given some five
+minutes; a store that refuses, hours: an outage must not turn the intake into dead letters."""
+
+RETRY_FIRST_S: Final = 0.1
+RETRY_CAP_S: Final = 15.0
+"""Delay before the second attempt, doubled for each further one up to the cap, less up to half of it by chance."""
+
+CLAIM_COUNT: Final = 100
+"""Pending entries looked at in one command."""
+
+DEAD_COUNT_MAX: Final = 100_000
+"""Dead letters kept, about; the oldest go first."""
+
+DEAD_DATA_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of a dead letter's data that are kept; the reason says what was wrong with a longer one."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeLimits:
+    """What a test or an unusual deployment may set otherwise."""
+
+    batch_count: int = 128
+    """Entries in one read."""
+    in_flight_count: int = 10_000
+    """Entries in hand, waiting ones included, before reading pauses."""
+    recover_ms: int = 2_000
+    """Between two rounds of recovery."""
+    dead_ms: int = 15_000
+    """A consumer not heard of for so long is lost: that is many polls and several rounds of recovery."""
+    lost_ms: int = 5_000
+    """An own entry that has rested for so long and is not in hand was lost on its way to us."""
+    gone_ms: int = 3_600_000
+    """A consumer not heard of for so long is removed, if nothing is pending with it."""
+    deliveries: int = 10
+    """An entry that was handed out so often and never settled is dead."""

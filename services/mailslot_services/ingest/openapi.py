@@ -1,0 +1,145 @@
+"""The OpenAPI 3.1 document, made from the route table and the contracts.
+
+Rule 1: schemas are the contracts' own: what others send as the door takes it, what we send as we write it.
+Rule 2: nothing of this process is in it, so it can be checked in and compared (`generate --check`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+
+from mailslot_contracts import CODES, ID_BYTES_MAX, PROBLEM_MEDIA_TYPE, Code, Problem
+from mailslot_services.ingest.route import JSON, Operation, Parameter, Reply, Resource
+
+Mode = Literal["validation", "serialization"]
+Key = tuple[str, Mode]
+
+TITLE = "mailslot"
+API_VERSION = "1"
+DESCRIPTION = (
+    "A durable inbox for agents. A receipt proves that a message is inside, and nothing more: "
+    "what comes of it is in the session's events.\n\n"
+    "Every refusal is a problem (RFC 9457) with a stable `code`. Unless the code is `outcome-unknown`, "
+    "nothing was kept; with it, repeat the same `messageId`."
+)
+REF = "#/components/schemas/{model}"
+SESSION_PARAMETER = {
+    "name": "sid",
+    "in": "path",
+    "required": True,
+    "description": f"the session's id: 1 to {ID_BYTES_MAX} bytes of UTF-8 without control characters",
+    "schema": {"type": "string", "minLength": 1, "maxLength": ID_BYTES_MAX},
+}
+
+
+def document(resources: Sequence[Resource]) -> dict[str, Any]:
+    """The whole document as plain data."""
+    found, definitions = _schemas(resources)
+    paths = {resource.path: _path(resource, found) for resource in sorted(resources, key=lambda each: each.path)}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": TITLE, "version": API_VERSION, "description": DESCRIPTION},
+        "paths": paths,
+        "components": {"schemas": dict(sorted(definitions.items()))},
+    }
+
+
+def text(resources: Sequence[Resource]) -> str:
+    """The whole document as the text of its file."""
+    return json.dumps(document(resources), indent=2, ensure_ascii=False) + "\n"
+
+
+# -- schemas ------------------------------------------------------------------------------------------------
+
+
+def _schemas(resources: Iterable[Resource]) -> tuple[dict[Key, Any], dict[str, Any]]:
+    """The schema of every body by its key, and the definitions they refer to."""
+    wanted: dict[Key, Any] = {("problem", "serialization"): Problem}
+    for resource in resources:
+        for operation in resource.methods.values():
+            if operation.body is not None:
+                wanted[_key(operation.body, "validation")] = operation.body
+            for reply in operation.replies.values():
+                if reply.body is not None:
+                    wanted[_key(reply.body, "serialization")] = reply.body
+    adapters = [(name, mode, TypeAdapter(body)) for (name, mode), body in wanted.items()]
+    found, shared = TypeAdapter.json_schemas(adapters, ref_template=REF)
+    return dict(found), shared.get("$defs", {})
+
+
+def _key(body: Any, mode: Mode) -> Key:
+    return str(body), mode
+
+
+# -- paths --------------------------------------------------------------------------------------------------
+
+
+def _path(resource: Resource, found: dict[Key, Any]) -> dict[str, Any]:
+    path: dict[str, Any] = {"parameters": [SESSION_PARAMETER]} if "{sid}" in resource.path else {}
+    for method, operation in resource.methods.items():
+        path[method.lower()] = _operation(resource, operation, found)
+    return path
+
+
+def _operation(resource: Resource, operation: Operation, found: dict[Key, Any]) -> dict[str, Any]:
+    wire: dict[str, Any] = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "description": _sentences(operation.handler.__doc__ or operation.summary),
+        "tags": [_tag(resource.path)],
+        "responses": {
+            **{str(status): _reply(reply, found) for status, reply in operation.replies.items()},
+            **_problems(operation.codes, found),
+        },
+    }
+    if operation.parameters:
+        wire["parameters"] = [_parameter(parameter) for parameter in operation.parameters]
+    if operation.body is not None:
+        schema = found[_key(operation.body, "validation")]
+        wire["requestBody"] = {"required": operation.body_required, "content": {JSON: {"schema": schema}}}
+    return wire
+
+
+def _tag(path: str) -> str:
+    if not path.startswith("/v1/"):
+        return "service"
+    return path.rsplit("/", 1)[1] if path.endswith(("goal", "events", "idle")) else "sessions"
+
+
+def _sentences(docstring: str) -> str:
+    return re.sub(r"\s+", " ", docstring).strip()
+
+
+def _parameter(parameter: Parameter) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "in": parameter.place,
+        "description": parameter.text,
+        "schema": dict(parameter.schema),
+    }
+
+
+def _reply(reply: Reply, found: dict[Key, Any]) -> dict[str, Any]:
+    schema: Any = {} if reply.body is None else found[_key(reply.body, "serialization")]
+    content = {media: {"schema": schema if media == JSON else {"type": "string"}} for media in reply.media}
+    return {"description": reply.text, "content": content}
+
+
+def _problems(codes: Iterable[Code], found: dict[Key, Any]) -> dict[str, Any]:
+    """The problems of an operation by status. Every operation may fail by a defect of ours."""
+    by_status: dict[int, list[Code]] = {}
+    for code in (*codes, Code.INTERNAL) if codes else ():
+        by_status.setdefault(CODES[code].status, []).append(code)
+    schema = found["problem", "serialization"]
+    return {
+        str(status): {
+            "description": "; ".join(f"`{code}`: {CODES[code].title}" for code in named),
+            "content": {PROBLEM_MEDIA_TYPE: {"schema": schema}},
+        }
+        for status, named in sorted(by_status.items())
+    }
