@@ -23,8 +23,10 @@ from mailslot_core.redis.store import RedisStore
 from mailslot_core.session import Event, Status
 from mailslot_core.settings import GoalSettings, StoreSettings
 from mailslot_core.store import IdleNotice
+from mailslot_services.broker import Arrival
 from mailslot_services.goal_continuation import serve
-from mailslot_services.goal_continuation.continuation import Continuation, read_notice
+from mailslot_services.goal_continuation.continuation import Continuation
+from mailslot_services.goal_continuation.listening import readable
 from mailslot_services.goal_continuation.metrics import GoalMetrics, Outcome, Path
 from tests.echo_worker import CREATED, EchoWorker, prompt
 from tests.servers import Server
@@ -241,21 +243,33 @@ async def test_a_notice_for_a_session_that_does_not_exist_does_nothing(store: Re
     assert await continuation.answer(IdleNotice("nobody", "g", 1, 0), Path.NOTICE) is Outcome.STALE
 
 
+GARBAGE: Final[list[dict[Any, Any]]] = [
+    {b"data": b"\xff\x00"},
+    {b"other": b"x"},
+    {b"data": encode({"sessionId": "s"})},
+    {b"data": encode(["s"])},
+    {b"data": encode({"sessionId": "s", "goalId": "g", "revision": "three", "idleSeq": 0})},
+    {b"__data__": b"{not json"},
+]
+
+
 async def test_a_notice_that_cannot_be_read_stands_in_nobodys_way(store: RedisStore, clean_server_url: str) -> None:
-    garbage: list[dict[Any, Any]] = [
-        {"data": b"\xff\x00"},
-        {"other": "x"},
-        {"data": encode({"sessionId": "s"})},
-        {"data": encode(["s"])},
-        {"__data__": b"{not json"},
-    ]
     async with goals_service(clean_server_url):
         with redis.Redis.from_url(clean_server_url) as hand:
             for stream in STREAMS:
-                for fields in garbage:
+                for fields in GARBAGE:
                     hand.xadd(stream, fields)
         await make_goal(store)
         await wait_until(lambda: rounds_queued(store), SOON_S, "the round behind the garbage")
+
+
+def test_the_others_of_a_batch_are_read_and_what_cannot_be_is_counted() -> None:
+    notice = IdleNotice("s", "g", 3, 40)
+    sound = {b"data": encode({"sessionId": "s", "goalId": "g", "revision": 3, "idleSeq": 40})}
+    metrics = GoalMetrics()
+    batch = [Arrival(f"{number}-0", fields) for number, fields in enumerate([*GARBAGE, sound], 1)]
+    assert readable(batch, metrics) == [notice]
+    assert metrics.registry.get_sample_value("mailslot_goals_unreadable_total") == len(GARBAGE)
 
 
 # -- more than one service ----------------------------------------------------------------------------------
@@ -342,8 +356,3 @@ async def test_a_store_that_refuses_is_asked_again(store: RedisStore, clean_serv
 def refusals(hand: redis.Redis) -> int:
     found: Any = hand.info("errorstats")
     return int(found.get("errorstat_OOM", {}).get("count", 0))
-
-
-def test_a_notice_is_read_as_the_store_wrote_it() -> None:
-    data = encode({"sessionId": "s", "goalId": "g", "revision": 3, "idleSeq": 40})
-    assert read_notice(data) == IdleNotice("s", "g", 3, 40)

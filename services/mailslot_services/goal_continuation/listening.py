@@ -14,7 +14,7 @@ Rule 5: a stream that was deleted takes its group along, and FastStream gives th
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -69,7 +69,7 @@ class Listening:
 
             @self._broker.subscriber(stream=source, parser=arrivals, decoder=undecoded)
             async def on_notices(batch: list[Any]) -> None:
-                await continuation.answer_all(self._readable(batch), Path.NOTICE)
+                await continuation.answer_all(readable(batch, self._metrics), Path.NOTICE)
 
     async def ensure_groups(self) -> None:
         """Every stream has the group, from its first entry on."""
@@ -109,15 +109,17 @@ class Listening:
             if consumer["idle"] > GONE_MS:
                 await self._client.xgroup_delconsumer(stream, keys.IDLE_GROUP, consumer["name"])
 
-    def _readable(self, batch: list[Arrival]) -> list[IdleNotice]:
-        notices = []
-        for arrival in batch:
-            try:
-                notices.append(read_notice(arrival.fields.get(DATA_FIELD, b"")))
-            except CodecError as error:
-                self._metrics.unreadable.inc()
-                log.warning("notice %s cannot be read: %s", arrival.entry_id, error)
-        return notices
+
+def readable(batch: Sequence[Arrival], metrics: GoalMetrics) -> list[IdleNotice]:
+    """The notices of a batch, without those that cannot be read (rule 3)."""
+    notices = []
+    for arrival in batch:
+        try:
+            notices.append(read_notice(arrival.fields.get(DATA_FIELD, b"")))
+        except CodecError as error:
+            metrics.unreadable.inc()
+            log.warning("notice %s cannot be read: %s", arrival.entry_id, error)
+    return notices
 
 
 @asynccontextmanager
