@@ -57,6 +57,7 @@ check: $(SETUP) ## lint, format, types, layers, freshness of generated files
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m mailslot_contracts.generate --check
+	$(BIN)/python -m mailslot_services.generate --check
 
 format: $(SETUP) ## put the code into the house format
 	$(BIN)/ruff check --fix-only --quiet .
@@ -64,6 +65,7 @@ format: $(SETUP) ## put the code into the house format
 
 schemas: $(SETUP) ## write the generated files anew
 	$(BIN)/python -m mailslot_contracts.generate
+	$(BIN)/python -m mailslot_services.generate
 
 clean: ## remove what the commands above made, but not the state of `mailslot up`
 	rm -rf $(VENV) .venv-* .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist

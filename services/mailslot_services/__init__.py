@@ -1,0 +1,1 @@
+"""Who runs: thin mains over contracts, core and SDK. Nothing imports a service; each offers a command of the CLI."""
