@@ -36,7 +36,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
@@ -171,8 +171,7 @@ class Signature:
     def of(cls, function: Callable[..., object], told: str) -> Signature:
         """The signature of a function. Misconfigured if a model cannot be told how to call it."""
         try:
-            hints = get_type_hints(inspect.unwrap(function), include_extras=True)
-            parameters = inspect.signature(function).parameters
+            parameters = inspect.signature(function, eval_str=True).parameters
         except (NameError, TypeError, ValueError) as error:
             raise Misconfigured(f"{told}: its signature cannot be read: {error}") from None
         fields: dict[str, Any] = {}
@@ -183,7 +182,8 @@ class Signature:
             if name != EFFECT_KEY:
                 # Parameters may have names that a model reserves; so its fields are numbered.
                 default = ... if parameter.default is parameter.empty else parameter.default
-                fields[f"argument_{number}"] = (hints.get(name, Any), Field(default, alias=name))
+                hint = Any if parameter.annotation is parameter.empty else parameter.annotation
+                fields[f"argument_{number}"] = (hint, Field(default, alias=name))
                 names[f"argument_{number}"] = name
         try:
             model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)

@@ -31,6 +31,7 @@ import math
 import os
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from itertools import count, groupby
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from mailslot_contracts.codec import check_value
@@ -227,12 +228,10 @@ def _visible(event: messages.ModelResponseStreamEvent) -> str:
 def to_messages(transcript: Sequence[Entry], instructions: str = "") -> list[messages.ModelMessage]:
     """The transcript as a provider's history: results first, then what people said, then the answer."""
     history: list[messages.ModelMessage] = []
-    for is_answer, group in groupby(transcript, key=lambda entry: isinstance(entry, AssistantEntry)):
-        parts = [part for entry in group for part in _parts(entry)]
-        if parts and is_answer:
-            history.append(messages.ModelResponse(parts=parts))
-        elif parts:
-            history.append(messages.ModelRequest(parts=parts))
+    said = [(isinstance(entry, AssistantEntry), part) for entry in transcript for part in _parts(entry)]
+    for is_answer, group in groupby(said, key=itemgetter(0)):
+        parts = [part for _, part in group]
+        history.append(messages.ModelResponse(parts) if is_answer else messages.ModelRequest(parts))
     if instructions:
         _instruct(history, instructions)
     return history
@@ -256,11 +255,11 @@ def _parts(entry: Entry) -> list[Any]:
 
 
 def _tool_return(entry: ToolEntry) -> messages.ToolReturnPart:
-    """Not every provider has a place for a failure's code, so the text says it too."""
+    """A failure is marked as each provider marks it; its code has no place there, so the text says it."""
     name = entry.name or "unknown"
     if entry.error is None:
         return messages.ToolReturnPart(name, entry.content, entry.call_id)
-    return messages.ToolReturnPart(name, f"error {entry.error}: {entry.content}", entry.call_id, outcome="failed")
+    return messages.ToolReturnPart(name, f"{entry.error}: {entry.content}", entry.call_id, outcome="failed")
 
 
 def _user_content(blocks: Sequence[Mapping[str, Any]]) -> str | list[messages.UserContent]:

@@ -84,5 +84,7 @@ REASONS: Final = {
     "int_type": "must be an integer",
     "float_type": "must be a number",
     "bool_type": "must be true or false",
+    "too_short": "has too few items",
+    "too_long": "has too many items",
 }
 """Pydantic's words for what its users wrote in Python, in the words of people who wrote TOML or YAML."""

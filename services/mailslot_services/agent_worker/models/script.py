@@ -354,11 +354,14 @@ def _child(node: object, step: int | str) -> yaml.Node | None:
     return None
 
 
+COUNTED: Final = ("rules", "answers", "calls", "deltas")
+
+
 def _sentence(error: ValidationError, place: Sequence[int | str]) -> str:
-    """What is wrong and where, with rules and answers counted from 1 as people do."""
+    """What is wrong and where, with rules, answers and calls counted from 1 as people do."""
     words: list[str] = []
     for before, step in zip(("", *place), place, strict=False):
-        if isinstance(step, int) and before in ("rules", "answers"):
+        if isinstance(step, int) and before in COUNTED:
             words[-1] = f"{str(before)[:-1]} {step + 1}"
         elif step != "always":
             words.append(str(step))
