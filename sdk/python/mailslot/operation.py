@@ -202,9 +202,9 @@ def _no_idle(address: Address, after: int | None, seen: Rest | None) -> str:
 def _poll_rest(terms: Terms, address: Address, after: int | None) -> Operation[Rest]:
     poll_s = terms.left_s(terms.settings.idle_poll_s)
     query = {"timeout": f"{poll_s:.3f}"} | ({} if after is None else {"after": str(after)})
-    response = yield from asked(
-        terms, Request("GET", address.path("idle"), query), timeout_s=poll_s + terms.settings.request_timeout_s
-    )
+    wait_s = poll_s + (terms.settings.request_timeout_s if terms.deadline is None else terms.settings.idle_grace_s)
+    patient = terms if terms.deadline is None else terms.within(wait_s)
+    response = yield from asked(patient, Request("GET", address.path("idle"), query), timeout_s=wait_s)
     return read_rest(_json(response))
 
 

@@ -42,6 +42,9 @@ class Settings:
     idle_poll_s: float = 25.0
     """Seconds of one long poll for idle: below what common proxies cut."""
 
+    idle_grace_s: float = 1.0
+    """Seconds that the server may answer a long poll late: its last answer says why the agent was not idle."""
+
     abort_timeout_s: float = 5.0
     """Seconds that cancelling an abandoned run may take."""
 

@@ -1,0 +1,44 @@
+"""What it costs to import the package: little time, and nothing but the standard library."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+IMPORT_S_MAX = 0.2
+RUNS = 7
+"""The fastest of some runs: others only tell how busy the machine is."""
+
+PROBE = """
+import json, sys, time
+before = set(sys.modules)
+began = time.perf_counter()
+import mailslot
+took_s = time.perf_counter() - began
+loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(json.dumps({"took_s": took_s, "foreign": sorted(loaded - set(sys.stdlib_module_names) - {"mailslot"})}))
+"""
+
+
+def probe(code: str = PROBE) -> Any:
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return json.loads(answer.stdout)
+
+
+def test_importing_mailslot_is_quick() -> None:
+    times = [probe()["took_s"] for _ in range(RUNS)]
+    assert min(times) < IMPORT_S_MAX, times
+
+
+def test_importing_mailslot_loads_nothing_but_the_standard_library() -> None:
+    assert probe()["foreign"] == []
+
+
+def test_the_command_line_loads_no_service_and_no_http_before_it_needs_them() -> None:
+    code = PROBE.replace("import mailslot\n", "import mailslot.cli\n")
+    assert probe(code)["foreign"] == []
+
+
+def test_marking_a_tool_loads_no_client() -> None:
+    code = PROBE.replace("import mailslot\n", "import mailslot.tools\n")
+    assert probe(code)["foreign"] == []
