@@ -12,8 +12,9 @@ Rule 2: what nobody expected is logged with its cause and answered without it.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
 from typing import Any
 
 from faststream.redis import RedisBroker
@@ -100,8 +101,9 @@ async def _life(door: Door, broker: RedisBroker | None, limits: IntakeLimits) ->
         yield
 
 
-def pages() -> dict[str, bytes]:
-    """Every document, rendered."""
+@cache
+def pages() -> Mapping[str, bytes]:
+    """Every document, rendered once a process: they are the same for every application."""
     api: dict[str, Any] = openapi.document(resources())
     topics = asyncapi.document()
     texts = {

@@ -76,6 +76,9 @@ ADDRESSES: Final[dict[str, dict[str, str]]] = {
 }
 """Parameters of addresses, by channel."""
 
+SECTIONS: Final = (("", "channels"), ("", "operations"), ("components", "messages"), ("components", "schemas"))
+"""Parts whose order says nothing."""
+
 PACKED_CHANNELS: Final = ("SessionEvents", "SessionStatus", "Control")
 
 
@@ -118,6 +121,9 @@ def document() -> dict[str, Any]:
         "address": {"location": "$message.header#/reply_to"},
         "channel": {"$ref": "#/channels/Reply"},
     }
+    for holder, section in SECTIONS:  # FastStream keeps what is declared in sets
+        place = made[holder] if holder else made
+        place[section] = dict(sorted(place[section].items()))
     return made
 
 

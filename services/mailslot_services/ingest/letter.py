@@ -96,7 +96,9 @@ def _enveloped(entry_id: str, raw: bytes) -> Letter:
         return Letter(entry_id, raw, enveloped=True)
     body, headers = BinaryMessageFormatV1.parse(raw)
     letter = Letter(entry_id, body, enveloped=True)
-    if body == raw:  # what FastStream cannot read it hands over whole: a header that is not ASCII does that
+    # FastStream writes a header's length in characters and its text in bytes, so one that is not ASCII comes out cut
+    # off, or takes the envelope with it, which is then handed over whole.
+    if body == raw or not all(f"{name}{value}".isascii() for name, value in headers.items()):
         letter.wrong = BadInput("the entry's envelope is damaged; its headers must be ASCII")
         return letter
     _address(letter, headers.get("reply_to"), headers.get("correlation_id"))
