@@ -60,6 +60,7 @@ async def test_a_run_returns_today_however_much_was_said_before(product: Product
             held_to_u2(result, product.ledger("s"))
 
 
+@pytest.mark.slow
 async def test_run_never_returns_yesterday(product: Product) -> None:
     """T1 (vercel/eve#2461): one prompt active, one queued, 200 concurrent runs on one session."""
     async with AsyncClient(product.url, settings=QUICK) as client:

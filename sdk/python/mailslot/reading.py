@@ -34,7 +34,7 @@ def encode(value: object) -> bytes:
 def decode(data: bytes | str, what: str) -> JsonMap:
     """One JSON object."""
     try:
-        value = json.loads(data, parse_constant=_no_constant)
+        value = _DECODER.decode(data if isinstance(data, str) else data.decode("utf-8"))
     except (ValueError, RecursionError):
         raise BadAnswer(f"{what} is not JSON: {excerpt(data)}") from None
     if not isinstance(value, dict):
@@ -72,3 +72,7 @@ def excerpt(data: bytes | str) -> str:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+"""One for all: making one for each event costs more than a short event does."""

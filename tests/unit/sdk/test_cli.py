@@ -1,0 +1,276 @@
+"""The command line without a server: what makes no sense, what it says of itself, and how it finds services."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mailslot import (
+    BadAnswer,
+    CursorExpired,
+    Event,
+    MessageRecord,
+    OutcomeUnknown,
+    Refused,
+    RunResult,
+    RunTimeout,
+    TransportLost,
+    cli,
+)
+from mailslot.cli import exits, service, tail, terminal
+from mailslot.cli.exits import Exit
+
+Capture = pytest.CaptureFixture[str]
+ROOT = Path(__file__).parents[3]
+
+
+def result(reason: str | None) -> RunResult:
+    return RunResult("s", "m", "", reason, (), 1, 2, MessageRecord("m", "queued"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MAILSLOT_URL", "MAILSLOT_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), "utf-8"))
+
+
+# -- exit codes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ("completed", 0),
+        ("max-tokens", 1),
+        ("aborted", 1),
+        ("blocked", 1),
+        ("error", 1),
+        ("interrupted", 1),
+        ("some-new-kind", 1),
+        ("", 1),
+        (None, 3),
+    ],
+)
+def test_only_a_last_turn_that_completed_is_success(reason: str | None, code: int) -> None:
+    assert exits.of_result(result(reason)) == code
+
+
+def test_errors_have_codes_of_their_own() -> None:
+    errors = (Refused("closed", "no"), TransportLost("gone"), OutcomeUnknown("?"), CursorExpired("old"), BadAnswer("x"))
+    assert [int(exits.of_error(error)) for error in errors] == [4, 5, 5, 5, 5]
+    assert int(exits.of_error(RunTimeout("late"))) == 6
+
+
+@pytest.mark.parametrize("where", ["docstring", "help", "docs"])
+def test_the_exit_codes_are_the_same_wherever_they_are_written(where: str, capsys: Capture) -> None:
+    if where == "docstring":
+        text = cli.__doc__ or ""
+    elif where == "docs":
+        text = (ROOT / "docs" / "sdk.md").read_text("utf-8")
+    else:
+        assert cli.main(["run", "--help"]) == 0
+        text = capsys.readouterr().out
+    for code, meaning in exits.TABLE.items():
+        assert re.search(rf"\b{int(code)}\b[ |]+{re.escape(meaning)}", text), (code, meaning)
+    assert set(exits.TABLE) == set(Exit)
+
+
+# -- usage --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["run"], "the task is blank"),
+        (["run", "", "  "], "the task is blank"),
+        (["run", "\n\t"], "the task is blank"),
+        (["run", "--stdin", "words"], "not both"),
+        (["run", "x", "--timeout", "0"], "not a number of seconds above 0"),
+        (["run", "x", "--timeout", "soon"], "not a number of seconds above 0"),
+        (["run", "x", "--timeout", "inf"], "not a number of seconds above 0"),
+        (["run", "x", "--timeout", "nan"], "not a number of seconds above 0"),
+        (["run", "x", "--sess", "s"], "unrecognized arguments"),
+        (["run", "x", "--session", ""], "must not be empty"),
+        (["run", "x", "--url", "redis://x"], "the url must look like"),
+        (["run", "x", "--url", "http://me:pw@x"], "must not hold a user"),
+        (["run", "x", "--token", "a b"], "printable ASCII"),
+        (["run", "\udcff"], "the task is not UTF-8"),
+        (["run", "x", "--session", "\udcff"], "an id must be UTF-8"),
+        (["send", "hello"], "--session"),
+        (["send", "--session", "s"], "the message is blank"),
+        (["send", "--session", "s", "x", "--delivery", "pigeon"], "pigeon"),
+        (["tail"], "name one session"),
+        (["tail", "a", "--session", "b"], "name one session"),
+        (["tail", "a", "--after", "-1"], "not a seq"),
+        (["tail", "a", "--after", "x"], "not a seq"),
+    ],
+)
+def test_what_makes_no_sense_is_one_sentence_and_code_2(argv: list[str], sentence: str, capsys: Capture) -> None:
+    assert cli.main(argv) == Exit.USAGE
+    said = capsys.readouterr()
+    assert sentence in said.err
+    assert said.out == ""
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [(b"", "blank"), (b" \n", "blank"), (b"\xff\xfe", "stdin is not UTF-8"), (b"x" * (8 * 1024 * 1024 + 1), "8388608")],
+    ids=["empty", "blank", "not-utf-8", "too-long"],
+)
+def test_stdin_that_makes_no_sense_is_refused(
+    data: bytes, sentence: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stdin(monkeypatch, data)
+    assert cli.main(["run", "--stdin"]) == Exit.USAGE
+    assert sentence in capsys.readouterr().err
+
+
+def test_help_starts_nothing_and_names_every_command(capsys: Capture) -> None:
+    assert cli.main(["--help"]) == 0
+    said = capsys.readouterr().out
+    for name in ("run", "send", "tail", "up", "ingest", "worker", "goals", "doctor"):
+        assert re.search(rf"^  {name} +\w", said, re.MULTILINE), name
+
+
+def test_without_a_command_it_says_what_there_is(capsys: Capture) -> None:
+    assert cli.main([]) == Exit.USAGE
+    assert "usage: mailslot" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["run", "send", "tail"])
+def test_every_command_explains_itself(command: str, capsys: Capture) -> None:
+    assert cli.main([command, "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "MAILSLOT_URL, default http://127.0.0.1:8080" in said
+    assert "exit codes:" in said
+
+
+def test_a_token_in_the_environment_is_in_no_help(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAILSLOT_TOKEN", "s3cret")
+    cli.main(["run", "--help"])
+    assert "s3cret" not in capsys.readouterr().out
+
+
+def test_the_version_is_the_installed_one(capsys: Capture) -> None:
+    assert cli.main(["--version"]) == 0
+    assert re.fullmatch(r"mailslot \d+\.\d+\.\d+\S*\n", capsys.readouterr().out)
+
+
+def test_a_server_that_is_not_there_is_one_sentence_that_says_what_to_do(capsys: Capture) -> None:
+    assert cli.main(["run", "hello", "--url", "http://127.0.0.1:1"]) == Exit.LOST
+    said = capsys.readouterr().err
+    assert "http://127.0.0.1:1" in said
+    assert "mailslot up" in said
+    assert said.count("\n") == 1
+
+
+# -- services -----------------------------------------------------------------------------------------------------
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, **points: str) -> None:
+    found = {name: EntryPoint(name, value, service.GROUP) for name, value in points.items()}
+    monkeypatch.setattr(service, "found", lambda: found)
+
+
+def answering(argv: list[str]) -> int:
+    return 40 + len(argv)
+
+
+def test_a_service_gets_its_words_and_gives_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, worker=f"{__name__}:answering")
+    monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or _myself())
+    assert cli.main(["worker", "--concurrency", "8"]) == 42
+
+
+def _myself() -> Any:
+    module = type(sys)(__name__)
+    vars(module)["answering"] = answering
+    return module
+
+
+def test_a_service_that_is_not_installed_is_a_clear_sentence(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch)
+    assert cli.main(["up"]) == Exit.USAGE
+    assert "the command up is not installed here" in capsys.readouterr().err
+    assert cli.main(["fly"]) == Exit.USAGE
+    assert "there is no command 'fly'" in capsys.readouterr().err
+    cli.main(["--help"])
+    assert "\n  up " not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", ["no_such_package.here:command", "mailslot.cli:no_such_name"])
+def test_a_service_that_is_broken_is_a_clear_sentence(
+    value: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(monkeypatch, ingest=value)
+    assert cli.main(["ingest"]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert said.startswith("mailslot: the command ingest cannot be loaded from")
+    assert said.count("\n") == 1
+
+
+def test_a_command_of_somebody_else_is_listed_and_called(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, weather="acme.weather:command")
+    cli.main(["--help"])
+    assert "weather  from acme.weather:command" in capsys.readouterr().out
+
+
+# -- what people see ----------------------------------------------------------------------------------------------
+
+
+def test_text_of_others_cannot_steer_a_terminal() -> None:
+    assert terminal.plain("a\x1b[2Jb\rc\x9b1m\td\ne\x7f") == "a\ufffd[2Jb\ufffdc\ufffd1m\td\ne\ufffd"
+    assert terminal.one_line("a\x1b[2J\nb\u2028c", 80) == "a [2J b c"
+    assert terminal.one_line("x" * 100, 10) == "x" * 9 + "…"
+
+
+def test_an_event_is_one_readable_line() -> None:
+    data = {
+        "messageId": "m-7",
+        "lane": "next-turn",
+        "wake": True,
+        "content": [{"type": "text", "text": "two\nlines \x1b[0m"}],
+        "source": {"kind": "user"},
+    }
+    line = tail._readable(Event(12, "inbox/queued", 1_764_554_400_000, 3, data))
+    assert re.fullmatch(
+        r' +12  \d\d:\d\d:\d\d  inbox/queued +messageId=m-7 lane=next-turn wake=true source=user "two lines  \[0m"',
+        line,
+    )
+
+
+class Tty(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_status_line_is_for_terminals_only_and_gone_at_the_end() -> None:
+    shown, piped = Tty(), io.StringIO()
+    for stream in (shown, piped):
+        with terminal.StatusLine(stream) as line:
+            line.show("turn 1")
+    assert "turn 1 (0 s)" in shown.getvalue()
+    assert shown.getvalue().endswith("\r\x1b[2K")
+    assert piped.getvalue() == ""
+
+
+def interrupted(_argv: Any) -> int:
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_is_quiet_and_has_its_code(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    command: Callable[[Any], int] = interrupted
+    monkeypatch.setitem(cli.COMMANDS, "run", command)
+    assert cli.main(["run", "x"]) == 130
+    assert capsys.readouterr() == ("", "")
