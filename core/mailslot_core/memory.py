@@ -30,6 +30,7 @@ from mailslot_core.store import (
     Lease,
     Level,
     Load,
+    Notices,
     Renewal,
     Settled,
     Swept,
@@ -84,7 +85,7 @@ class MemoryStore:
         self._pending_max = pending_max
         self._kept: dict[str, _Kept] = {}
         self._parts = [_Partition() for _ in range(partitions)]
-        self._watchers: dict[str, set[asyncio.Queue[dict[str, Any]]]] = {}
+        self._watchers: dict[str, set[Notices]] = {}
         self._bell = asyncio.Event()
         self._first = 0  # where the next look for something ready begins
 
@@ -378,13 +379,13 @@ class MemoryStore:
     @asynccontextmanager
     async def watch(self, session_id: str) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
         """See `Store.watch`."""
-        queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        notices = Notices()
         watchers = self._watchers.setdefault(session_id, set())
-        watchers.add(queue)
+        watchers.add(notices)
         try:
-            yield _drain(queue)
+            yield notices
         finally:
-            watchers.discard(queue)
+            watchers.discard(notices)
 
     async def publish_delta(self, session_id: str, data: Data) -> None:
         """See `Store.publish_delta`."""
@@ -478,10 +479,5 @@ class MemoryStore:
             kept.settled_at.setdefault(message.message_id, event.time)
 
     def _notify(self, session_id: str, notice: dict[str, Any]) -> None:
-        for queue in self._watchers.get(session_id, ()):
-            queue.put_nowait(notice)
-
-
-async def _drain(queue: asyncio.Queue[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
-    while True:
-        yield await queue.get()
+        for watcher in self._watchers.get(session_id, ()):
+            watcher.tell(notice)

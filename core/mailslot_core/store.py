@@ -7,8 +7,9 @@
 Rule 1: each method is one atomic act: all of it happened, or none of it.
 Rule 2: a worker's write carries its lease. If the lease is not the session's present one the store raises
         `Fenced`, writes nothing, and counts it (semantics L3).
-Rule 3: a worker's write carries its call number. Repeating the last number appends nothing and answers as the
-        first time, so a lost reply is repaired by asking again (semantics L3).
+Rule 3: a worker's write carries its call number, which rises with each call of a slot. Repeating the last number
+        appends nothing and answers as the first time, so a lost reply is repaired by asking again (semantics L3).
+        A grant in it shows the session as it is now; a session whose lease was lost since is not granted again.
 Rule 4: whatever is refused (`Refused`, `Fenced`, `StoreUnavailable`) changed nothing. `OutcomeUnknown` may have.
 Rule 5: the clock is the store's.
 
@@ -17,10 +18,11 @@ Implementations: `memory.MemoryStore`, `redis.store.RedisStore`; `tests/conforma
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from mailslot_core.goal import Change, Round
 from mailslot_core.inbox import Receipt, Submission
@@ -31,7 +33,7 @@ PENDING_MAX_DEFAULT = 10_000  # queued messages per session before submit answer
 
 
 class Lease(NamedTuple):
-    """Who drives a session now. `owner` names a worker's slot (`<worker>/<slot>`), `epoch` rises with each owner (T1)."""
+    """Who drives a session now: `owner` names a worker's slot (`<worker>/<slot>`), `epoch` rises with each (T1)."""
 
     session_id: str
     epoch: int
@@ -112,7 +114,8 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What one sweep of a partition found: leases that had lapsed, and running sessions nobody would have served (R1)."""
+    """What one sweep found: leases that had lapsed, running sessions that nobody would have served (R1), and message
+    records whose window was over (M3)."""
 
     lapsed: int = 0
     repaired: int = 0
@@ -137,6 +140,26 @@ class Load(NamedTuple):
     leased: int
     sessions: int
     fenced: int
+
+
+class Notices:
+    """What one watcher hears, in order. Waiting for a notice may be given up and taken up again: an asynchronous
+    generator would be over after the first timeout."""
+
+    def __init__(self, kept_max: int = 0) -> None:
+        self._queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(kept_max)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> dict[str, Any]:
+        return await self._queue.get()
+
+    def tell(self, notice: dict[str, Any]) -> None:
+        """One more notice. When `kept_max` of them wait (0: no limit), the oldest makes way."""
+        if self._queue.full():
+            self._queue.get_nowait()
+        self._queue.put_nowait(notice)
 
 
 class Store(Protocol):
@@ -258,12 +281,13 @@ class Store(Protocol):
     # -- hints ------------------------------------------------------------------------------------------------
 
     async def wait_ready(self, timeout_ms: int) -> int | None:
-        """A partition in which a session became ready, or None after the timeout. A hint: `acquire` decides."""
+        """A partition in which a session became ready, or None after the timeout. A hint: `acquire` decides.
+        A wait that is given up may take one hint with it."""
         ...
 
     def watch(self, session_id: str) -> AbstractAsyncContextManager[AsyncIterator[dict[str, Any]]]:
-        """Notices of one session while the context is open: envelopes, and deltas (type `assistant/delta`, no seq).
-        A hint: notices may be lost, the ledger is the truth."""
+        """Notices of one session from the opening of the context on, in ledger order: envelopes of all its events, and
+        deltas (type `assistant/delta`, no seq). A hint: notices may be lost, the ledger is the truth."""
         ...
 
     async def publish_delta(self, session_id: str, data: Data) -> None:

@@ -140,6 +140,12 @@ def settings(server: Server, **options: Any) -> StoreSettings:
     return StoreSettings(**{**given, **options})
 
 
+async def loop_turns() -> None:
+    """The loop has looked at its sockets: what was sent is sent, what was closed is known to be closed."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 @asynccontextmanager
 async def redis_world(server: Server, **options: Any) -> AsyncIterator[RedisWorld]:
     """A store on an emptied server."""

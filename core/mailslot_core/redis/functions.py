@@ -7,7 +7,7 @@ Rule 3: numbers that a function needs to know from event data travel beside the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -18,12 +18,13 @@ from mailslot_core.errors import Fenced, Refused
 from mailslot_core.goal import Round
 from mailslot_core.inbox import Receipt, Submission
 from mailslot_core.redis import keys
-from mailslot_core.redis.wire import Command, Wire
+from mailslot_core.redis.wire import Wire
 from mailslot_core.session import Data, Lane, Phase
 from mailslot_core.store import Claimed, Created, Grant, Lease, Renewal, Settled, Swept
 from mailslot_core.turn import Cancelled, Draft, End, Outcome, Then
 
 SOURCE = files("mailslot_core.redis").joinpath("functions.lua").read_text(encoding="utf-8")
+LIBRARY = "mailslot_v1"  # as in the first line of the source
 LANES = {Lane.NEXT_TURN: "t", Lane.NEXT_STEP: "s"}
 
 # What the functions need to know of a draft beside its turn and step, by its type; they never read its data.
@@ -203,9 +204,22 @@ class Functions:
 
 
 async def load(wire: Wire) -> None:
-    """The library is on the server. Another process may have loaded it at the same moment; it is the same one."""
-    command: Command = ("FUNCTION", "LOAD", "REPLACE", SOURCE)
-    await wire.call(command)
+    """The library is on the server. One that is there already is left alone, so that a worker can start on a server
+    that is full. Another process may load it at the same moment; it is the same one."""
+    if SOURCE.encode() in _flat(await wire.call(("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY, "WITHCODE"))):
+        return
+    await wire.call(("FUNCTION", "LOAD", "REPLACE", SOURCE))
+
+
+def _flat(reply: Any) -> Iterator[Any]:
+    """Every value of a nested reply, whichever protocol the connection speaks."""
+    if isinstance(reply, Mapping):
+        reply = reply.values()
+    elif not isinstance(reply, list):
+        yield reply
+        return
+    for value in reply:
+        yield from _flat(value)
 
 
 def _checked(reply: Any, subject: str, lease: Lease | None) -> list[Any]:

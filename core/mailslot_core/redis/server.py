@@ -31,8 +31,11 @@ async def check(client: Redis, settings: StoreSettings) -> Barrier | None:
 
 async def _check_partitions(client: Redis, partitions: int) -> None:
     """The first process of a database fixes the number; the others must agree."""
-    await client.hsetnx(keys.CONFIG, "partitions", str(partitions))
-    kept = int(await client.hget(keys.CONFIG, "partitions") or 0)
+    found = await client.hget(keys.CONFIG, "partitions")
+    if found is None:  # a server that is full takes no writes, and has it already
+        await client.hsetnx(keys.CONFIG, "partitions", str(partitions))
+        found = await client.hget(keys.CONFIG, "partitions")
+    kept = int(found or 0)
     if kept != partitions:
         raise Misconfigured(f"this database has {kept} partitions, not {partitions}: set --partitions {kept}")
 
@@ -78,6 +81,6 @@ async def _appendfsync(client: Redis) -> str | None:
 
 
 async def _has(client: Redis, command: str) -> bool:
-    found: Any = await client.execute_command("COMMAND", "INFO", command)  # type: ignore[no-untyped-call]
-    entries = list(found.values()) if isinstance(found, dict) else found
-    return bool(entries) and entries[0] is not None
+    # In one word: for "COMMAND", "INFO" redis-py has a parser that fails when the command is not known.
+    found: Any = await client.execute_command("COMMAND INFO", command)  # type: ignore[no-untyped-call]
+    return bool(found) and found[0] is not None

@@ -20,7 +20,8 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
+from redis.maint_notifications import MaintNotificationsConfig
 
 from mailslot_contracts.channels import event_channel
 from mailslot_contracts.codec import encode, unframe
@@ -31,7 +32,7 @@ from mailslot_core.inbox import Receipt, Submission
 from mailslot_core.redis import keys, server
 from mailslot_core.redis.functions import LANES, Functions, load
 from mailslot_core.redis.topics import Topics
-from mailslot_core.redis.wire import Barrier, Command, GroupCommit
+from mailslot_core.redis.wire import REFUSALS, Barrier, Command, GroupCommit
 from mailslot_core.session import TERMINAL, Data, Event, MessageState, Phase, Session, Status
 from mailslot_core.settings import StoreSettings
 from mailslot_core.store import Created, Grant, IdleNotice, Lease, Level, Load, Renewal, Settled, Swept
@@ -39,7 +40,10 @@ from mailslot_core.turn import Cancelled, Draft, End, Then
 
 # What a server says when it did not carry out a command, by the first word (semantics M1: nothing was kept).
 NOT_CARRIED_OUT = frozenset(
-    {"OOM", "READONLY", "MISCONF", "NOREPLICAS", "LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOPERM"}
+    {
+        *("OOM", "READONLY", "MISCONF", "NOREPLICAS", "LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN"),
+        *("NOPERM", "NOAUTH", "WRONGPASS"),
+    }
 )
 STATES = {
     "q": "queued",
@@ -52,6 +56,7 @@ STATES = {
 }
 LANE_NAMES = {letter: str(lane) for lane, letter in LANES.items()}
 PACKED_FIELDS = frozenset({b"claimed", b"calls", b"goal"})
+GOAL_TRIES_MAX = 10  # changes of one goal that may come between reading and changing it
 POOL_SPARE = 6  # connections beside the wire's: bell, notices, start checks, the doctor
 
 
@@ -63,6 +68,7 @@ class RedisStore:
         self.durability: str = settings.durability
         self._client = client
         self._pending_max = settings.pending_max
+        self._call_s_max = settings.call_timeout_ms / 1000
         timeout_ms = settings.call_timeout_ms + (settings.durability_timeout_ms if barrier else 0)
         self._wire = GroupCommit(client.connection_pool, timeout_ms=timeout_ms, barrier=barrier)
         self._functions = Functions(self._call, settings.partitions)
@@ -78,11 +84,13 @@ class RedisStore:
         try:
             try:
                 barrier = await server.check(client, settings)
+            except REFUSALS as error:
+                raise _not_carried_out(error) from error
             except (RedisConnectionError, OSError, TimeoutError) as error:
                 raise StoreUnavailable(f"cannot reach the store at {_shown(settings.redis_url)}: {error}") from error
             store = cls(client, settings, barrier)
-            await load(store._wire)
             try:
+                await store._load()
                 yield store
             finally:
                 await store.close()
@@ -108,7 +116,17 @@ class RedisStore:
         return await self._functions.cancel(session_id, cause, turn)
 
     async def goal_change(self, session_id: str, change: Change, created: Data | None = None) -> Data:
-        """See `Store.goal_change`. The pure table decides on what was read; the function compares and sets."""
+        """See `Store.goal_change`. Who names no revision means the present one, whatever it is by now."""
+        for _ in range(GOAL_TRIES_MAX - 1):
+            try:
+                return await self._goal_change(session_id, change, created)
+            except Refused as refused:
+                if refused.code != "revision" or change.expected is not None:
+                    raise
+        return await self._goal_change(session_id, change, created)
+
+    async def _goal_change(self, session_id: str, change: Change, created: Data | None) -> Data:
+        """The pure table decides on what was read; the function compares and sets."""
         level = await self.level(session_id)
         if level is None and created is None:
             raise Refused("not-found", f"there is no session {session_id}")
@@ -189,12 +207,15 @@ class RedisStore:
 
     async def indexes(self, session_id: str) -> Data | None:
         """See `Store.indexes`. Read in one transaction, so that no act falls between."""
-        async with self._client.pipeline(transaction=True) as pipe:
-            pipe.hgetall(self._key(session_id, "state"))
-            pipe.hgetall(self._key(session_id, "messages"))
-            pipe.zrange(self._key(session_id, "turn"), 0, -1)
-            pipe.zrange(self._key(session_id, "step"), 0, -1)
-            state, messages, turn, step = await pipe.execute()
+        try:
+            async with self._client.pipeline(transaction=True) as pipe:
+                pipe.hgetall(self._key(session_id, "state"))
+                pipe.hgetall(self._key(session_id, "messages"))
+                pipe.zrange(self._key(session_id, "turn"), 0, -1)
+                pipe.zrange(self._key(session_id, "step"), 0, -1)
+                state, messages, turn, step = await pipe.execute()
+        except (RedisError, OSError) as error:
+            raise StoreUnavailable(f"the store cannot be read: {error}") from error
         if not state:
             return None
         lanes = {"next-turn": [name.decode() for name in turn], "next-step": [name.decode() for name in step]}
@@ -206,17 +227,28 @@ class RedisStore:
 
     async def events(self, session_id: str, *, after: int, limit: int) -> list[Event]:
         """See `Store.events`."""
-        ledger = self._key(session_id, "ledger")
-        entries = await self._call(("XRANGE", ledger, f"({after}-0", "+", "COUNT", limit))
-        events = [_event(entry) for entry in entries]
+        events = await self._range(session_id, after, limit)
+        if not events:
+            newest = int(await self._call(("HGET", self._key(session_id, "state"), "seq")) or 0)
+            if after == newest:
+                return []
+            if after < newest:  # appended since, or trimmed away to the last one
+                events = await self._range(session_id, after, limit)
         if events and events[0].seq == after + 1:
             return events
+        raise await self._expired(session_id, after)
+
+    async def _range(self, session_id: str, after: int, limit: int) -> list[Event]:
+        command = ("XRANGE", self._key(session_id, "ledger"), f"({after}-0", "+", "COUNT", limit)
+        return [_event(entry) for entry in await self._call(command)]
+
+    async def _expired(self, session_id: str, after: int) -> CursorExpired:
+        """What can be read instead (L7): nothing yet, or nothing any more, is oldest = newest + 1."""
         newest = int(await self._call(("HGET", self._key(session_id, "state"), "seq")) or 0)
-        if events or after > newest:
-            oldest = events[0].seq if events else min(1, newest)
-            sentence = f"cursor {after} of session {session_id} cannot be continued: {oldest} to {newest} can be read"
-            raise CursorExpired(sentence, oldest=oldest, newest=newest)
-        return []
+        first = await self._range(session_id, 0, 1)
+        oldest = first[0].seq if first else min(1, newest) and newest + 1
+        sentence = f"cursor {after} of session {session_id} cannot be continued: {oldest} to {newest} can be read"
+        return CursorExpired(sentence, oldest=oldest, newest=newest)
 
     async def sessions(self, *, after: str, limit: int) -> list[str]:
         """See `Store.sessions`."""
@@ -253,8 +285,9 @@ class RedisStore:
         self._bells.append(self._bells.pop(0))
         names = [keys.partition_key(partition, "bell") for partition in self._bells]
         try:
-            rung: Any = await self._client.blpop(names, timeout=timeout_ms / 1000)
-        except (RedisError, OSError) as error:
+            async with asyncio.timeout(timeout_ms / 1000 + self._call_s_max):
+                rung: Any = await self._client.blpop(names, timeout=max(1, timeout_ms) / 1000)  # 0 would wait for ever
+        except (RedisError, OSError, TimeoutError) as error:
             raise StoreUnavailable(f"the store cannot be reached: {error}") from error
         return self._bells[names.index(str(rung[0], "utf-8"))] if rung else None
 
@@ -280,13 +313,19 @@ class RedisStore:
     async def _call(self, command: Command, *, durable: bool = False) -> Any:
         try:
             return await self._wire.call(command, durable=durable)
-        except ResponseError as error:
+        except REFUSALS as error:
             if "function not found" not in str(error).lower():
                 raise _not_carried_out(error) from error
-        await load(self._wire)
+        await self._load()
         try:
             return await self._wire.call(command, durable=durable)
-        except ResponseError as error:
+        except REFUSALS as error:
+            raise _not_carried_out(error) from error
+
+    async def _load(self) -> None:
+        try:
+            await load(self._wire)
+        except REFUSALS as error:
             raise _not_carried_out(error) from error
 
 
@@ -305,6 +344,8 @@ def connect(settings: StoreSettings) -> Redis:
         socket_connect_timeout=settings.call_timeout_ms / 1000,
         socket_keepalive=True,
         health_check_interval=0,
+        # With notifications of maintenance, redis-py uses connections that the server has closed.
+        maint_notifications_config=MaintNotificationsConfig(enabled=False),
         retry=Retry(ExponentialWithJitterBackoff(cap=0.2, base=0.01), 2),
     )
     return Redis.from_pool(pool)
@@ -316,20 +357,13 @@ def _shown(url: str) -> str:
     return f"{scheme}://{rest.rpartition('@')[2]}"
 
 
-def _not_carried_out(error: ResponseError) -> Exception:
+def _not_carried_out(error: RedisError) -> Exception:
     """The refusal as ours, or the error itself when it is a defect of ours."""
-    said = f"{getattr(error, 'status_code', '') or ''} {error}".strip()
+    said = f"{getattr(error, 'status_code', None) or ''} {error}".strip()
     words = {word.strip("-:") for word in said.split(" ", 3)[:3]}
-    named = type(error).__name__
-    if words & NOT_CARRIED_OUT or named in SERVER_REFUSALS:
-        return StoreUnavailable(f"the store refused: {error}")
+    if words & NOT_CARRIED_OUT:
+        return StoreUnavailable(f"the store refused: {said}")
     return error
-
-
-# redis-py turns some refusals into classes and drops their first word.
-SERVER_REFUSALS = frozenset(
-    {"ReadOnlyError", "OutOfMemoryError", "BusyLoadingError", "NoPermissionError", "ClusterDownError", "TryAgainError"}
-)
 
 
 def _fields(reply: Any) -> dict[bytes, Any]:
