@@ -22,6 +22,7 @@ from mailslot_services.agent_worker.metrics import WorkerMetrics
 from mailslot_services.agent_worker.tenure import Keeper, Slot, Tenure
 from mailslot_services.agent_worker.turn import Desk
 
+ACQUIRE_RETRY_S = 0.05  # wait before a lost acquire is asked for again
 ACQUIRES = 8  # acquires in flight for one ring: a burst fills the slots, a single message costs one call
 
 log = logging.getLogger("mailslot.worker")
@@ -113,12 +114,7 @@ class Worker:
     async def _acquire(self, partition: int, slot: Slot) -> bool:
         """Put the partition's next ready session on a slot; False, and the slot is free again, if there is none."""
         asked = self._clock.monotonic()
-        try:
-            grant = await self._store.acquire(partition, slot.owner, slot.next_call(), self._settings.lease_ms)
-        except (StoreUnavailable, OutcomeUnknown) as error:
-            # A lease that was granted in vain ends by itself; its session is then recovered like any other.
-            log.warning("nothing acquired from partition %d: %s", partition, error)
-            grant = None
+        grant = await self._granted(partition, slot, asked)
         if grant is None:
             self._give_back(slot)
             return False
@@ -128,6 +124,23 @@ class Worker:
         self._tasks.add(tenure.task)
         tenure.task.add_done_callback(self._tasks.discard)
         return True
+
+    async def _granted(self, partition: int, slot: Slot, asked: float) -> Grant | None:
+        """The session a slot was given. A lost answer is asked for again, as long as the lease that it may have
+        brought can hold (semantics L3); after that, that session is recovered like any other."""
+        call, lost = slot.next_call(), False
+        while not lost or self._clock.monotonic() < asked + self._settings.lease_ms / 2000:
+            try:
+                return await self._store.acquire(partition, slot.owner, call, self._settings.lease_ms)
+            except OutcomeUnknown as error:
+                lost = True
+                log.warning("what was acquired from partition %d is not known: %s; asking again", partition, error)
+            except StoreUnavailable as error:
+                log.warning("nothing acquired from partition %d: %s", partition, error)
+                if not lost:
+                    break
+            await self._clock.sleep(ACQUIRE_RETRY_S)
+        return None
 
     def _give_back(self, slot: Slot) -> None:
         self._free.append(slot)
