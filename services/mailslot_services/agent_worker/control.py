@@ -13,12 +13,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from mailslot_services.broker import make_broker
-
 from mailslot_contracts.channels import control_channel
 from mailslot_contracts.codec import decode
 from mailslot_contracts.problems import CodecError
 from mailslot_core.settings import StoreSettings
+from mailslot_services.broker import make_broker
 
 log = logging.getLogger("mailslot.worker")
 
