@@ -46,6 +46,12 @@ from mailslot_core.settings import StoreSettings
 from mailslot_core.store import Level, Store
 from mailslot_services.boot import EXIT_FAILED, EXIT_OK, EXIT_SIGNALLED, parse, run_until_signal
 
+DESCRIPTION: Final = """\
+Compare every ledger with what is kept of it, and the server with what is promised. It only reads, and works on a
+live system.
+
+exit codes: 0 nothing wrong, 1 something is wrong, 2 wrong usage, 3 the store cannot be reached"""
+
 EXIT_UNREACHABLE: Final = 3
 PAGE_EVENTS: Final = 1_000
 """Events that are read at a time."""
@@ -189,16 +195,23 @@ async def read_ledger(store: Store, session_id: str, *, newest: int) -> tuple[li
         try:
             page = await store.events(session_id, after=after, limit=min(PAGE_EVENTS, newest - len(events)))
         except CursorExpired as gap:
-            return events, f"ledger has no event {after + 1}: it goes on at seq {gap.oldest}"
+            return events, missing(after + 1, gap.oldest, newest)
         except CodecError as error:
             return events, f"ledger has an event after seq {after} that cannot be read: {error}"
         if not page:
-            return events, f"ledger ends at seq {after}, the indexes stand at seq {newest}"
+            return events, missing(after + 1, after, newest)
         for event in page:
             if event.seq != len(events) + 1:
-                return events, f"ledger has no event {len(events) + 1}: it goes on at seq {event.seq}"
+                return events, missing(len(events) + 1, event.seq, newest)
             events.append(event)
     return events, None
+
+
+def missing(seq: int, following: int, newest: int) -> str:
+    """The sentence for an event that is not there; `following` is the next one that is, if it is a later one."""
+    if following > seq:
+        return f"ledger has no event {seq}: it goes on at seq {following}"
+    return f"ledger ends at seq {seq - 1}, the indexes stand at seq {newest}"
 
 
 def check(session_id: str, events: Sequence[Event]) -> tuple[list[str], Session | None]:
@@ -566,7 +579,7 @@ def _camel(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def command(argv: Sequence[str]) -> int:
     """`mailslot doctor`: examine, print, and say by the exit code whether something is wrong."""
-    settings = parse(DoctorSettings, argv, prog="mailslot doctor", description=__doc__ or "")
+    settings = parse(DoctorSettings, argv, prog="mailslot doctor", description=DESCRIPTION)
 
     async def serve(stop: asyncio.Event) -> int:
         work = asyncio.ensure_future(_examine_and_print(settings))

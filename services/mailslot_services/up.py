@@ -36,6 +36,8 @@ from mailslot_services.boot import EXIT_FAILED, METRICS_HOST, env_name, parse, r
 from mailslot_services.child import ChildFailed, Crew, Service
 from mailslot_services.embedded import EmbeddedServer, free_port
 
+DESCRIPTION: Final = "Run everything in this terminal: an embedded store and every service. Ctrl-C ends it in order."
+
 START_S_MAX: Final = 60.0
 """How long the services may take until all are ready; a loaded machine needs a few seconds."""
 POLL_S: Final = 0.03
@@ -328,7 +330,7 @@ async def household(settings: UpSettings, port: int, agents: str, drain_ms: int,
 def command(argv: Sequence[str]) -> int:
     """`mailslot up`: check, start, wait, drain; the exit code."""
     prog = "mailslot up"
-    settings = parse(UpSettings, argv, prog=prog, description=(__doc__ or "").partition("\n")[0])
+    settings = parse(UpSettings, argv, prog=prog, description=DESCRIPTION)
     drain_ms = parse(WorkerSettings, [], prog=prog, description="").drain_ms
     try:
         port, agents = checked_port(settings), checked_agents(settings)
