@@ -208,10 +208,10 @@ async def read_ledger(store: Store, session_id: str, *, newest: int) -> tuple[li
 
 
 def missing(seq: int, following: int, newest: int) -> str:
-    """The sentence for an event that is not there; `following` is the next one that is, if it is a later one."""
+    """The sentence for an event that is not there; `following` is the next one that is, if that is known."""
     if following > seq:
         return f"ledger has no event {seq}: it goes on at seq {following}"
-    return f"ledger ends at seq {seq - 1}, the indexes stand at seq {newest}"
+    return f"ledger has no event {seq}, the indexes stand at seq {newest}"
 
 
 def check(session_id: str, events: Sequence[Event]) -> tuple[list[str], Session | None]:

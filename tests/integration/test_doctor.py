@@ -184,9 +184,21 @@ async def test_a_deleted_event_is_named(filled: RedisStore, clean_redis_url: str
     expected = {
         1: "session s-0: ledger has no event 1: it goes on at seq 2",
         4: "session s-0: ledger has no event 4: it goes on at seq 5",
-        9: f"session s-0: ledger ends at seq {place - 1}, the indexes stand at seq {place}",
+        9: f"session s-0: ledger has no event {place}, the indexes stand at seq {place}",
     }
     assert said == expected[seq]
+
+
+async def test_a_deleted_event_between_two_pages_is_named(
+    filled: RedisStore, clean_redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "PAGE_EVENTS", 5)
+    level = await filled.level("s-0")
+    assert level is not None
+    with client(clean_redis_url) as hand:
+        hand.xdel(key("s-0", "ledger"), "6-0")
+    (said,) = wrongs(await diagnosis(clean_redis_url))
+    assert said == f"session s-0: ledger has no event 6, the indexes stand at seq {level.cursor}"
 
 
 async def test_a_counter_that_is_off_breaks_conservation(filled: RedisStore, clean_redis_url: str) -> None:
