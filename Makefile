@@ -1,7 +1,7 @@
 # Every command a person or a build needs. `make` alone lists them.
 #
 # Everything is made on first use and again only when pyproject.toml changed; nothing outside this folder is touched,
-# but for `redis-server` from apt when a test needs it and it is missing.
+# but for `redis-server`, `redis-cli` and `curl` from apt when a test needs them and they are missing.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -26,7 +26,7 @@ PROVIDER := $(NODE)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo setup-test up test unit conformance e2e bench check format schemas clean
+.PHONY: help setup setup-demo setup-test up demo test unit conformance e2e bench check format schemas clean
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -37,6 +37,9 @@ setup-demo: $(DEMO) ## add the weights of the small offline model
 
 up: $(SETUP) ## run the product: store, ingest, worker and goals in this terminal
 	@$(BIN)/mailslot up $(ARGS)
+
+demo: $(DEMO) ## the same, and a small real model answers, offline
+	@$(BIN)/mailslot up --agents docs/demo.toml $(ARGS)
 
 test: setup-test ## set up everything and run all tests
 	$(PYTEST) $(ARGS)
@@ -73,7 +76,7 @@ clean: ## remove what the commands above made, but not the state of `mailslot up
 	rm -rf $(VENV) .venv-* .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
 
 setup-test: $(SETUP) $(DEMO) $(PROVIDER) ## make everything that the tests need
-	@command -v redis-server >/dev/null || $(MAKE) --no-print-directory redis-server
+	@for program in redis-server redis-cli curl; do command -v $$program >/dev/null || exec $(MAKE) --no-print-directory programs; done
 
 # --- what is made ----------------------------------------------------------------------------------------------------
 
@@ -97,9 +100,9 @@ $(PROVIDER): Makefile $(SETUP)
 	PATH="$(abspath $(BIN)):$$PATH" npm install --silent --no-audit --no-fund --no-save --prefix $(NODE) '$(AIMOCK)'
 	@touch $@
 
-.PHONY: redis-server
-redis-server:
+.PHONY: programs
+programs:
 	@command -v apt-get >/dev/null && test "$$(id -u)" = 0 || \
-		{ echo "redis-server 7.0 is missing: install it, or name one with MAILSLOT_REDIS70"; exit 1; }
+		{ echo "install what is missing: redis-server 7.0 (or name one with MAILSLOT_REDIS70), redis-cli, curl"; exit 1; }
 	apt-get update -qq
-	DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends redis-server redis-tools
+	DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends redis-server redis-tools curl
