@@ -23,7 +23,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -171,8 +171,9 @@ def _in_url(host: str) -> str:
 
 
 def tell(sentence: str) -> None:
-    """One line on the screen, at once."""
-    print(sentence, flush=True)
+    """One line on the screen, at once. When nobody reads it any more, the work goes on all the same."""
+    with suppress(BrokenPipeError):
+        print(sentence, flush=True)
 
 
 def tell_of(name: str, line: str) -> None:
@@ -250,9 +251,9 @@ async def answers(probe: Probe) -> bool:
     return status.split()[1:2] == [b"200"]
 
 
-async def all_ready(probes: Sequence[Probe], began: float) -> None:
+async def all_ready(probes: Sequence[Probe]) -> None:
     """Return when every service has said that it is ready; says which ones are still waited for."""
-    waiting, told = list(probes), time.monotonic()
+    waiting, began, told = list(probes), time.monotonic(), time.monotonic()
     while waiting:
         ready = [probe for probe, yes in zip(waiting, await asyncio.gather(*map(answers, waiting)), strict=True) if yes]
         for probe in ready:
@@ -304,7 +305,7 @@ async def serve(planned: Plan, store: EmbeddedServer | None, stop: asyncio.Event
     tell(f"starting {', '.join(service.name for service in planned.services)}")
     crew.start()
     try:
-        await first_of(all_ready(planned.probes, began), stop.wait(), crew.failure(), store_end(store))
+        await first_of(all_ready(planned.probes), stop.wait(), crew.failure(), store_end(store))
         if not stop.is_set():
             crew.all_ready()
             tell(screen(planned, store, time.monotonic() - began))
