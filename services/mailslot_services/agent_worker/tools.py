@@ -297,7 +297,7 @@ def _tell(told: asyncio.Future[object], outcome: object) -> None:
 def said(value: object, *, bytes_max: int = RESULT_BYTES_MAX) -> str:
     """A result as the model sees it: text as it is, anything else as JSON, neither longer than `bytes_max`."""
     if isinstance(value, str):
-        return within_bytes(without_surrogates(value), bytes_max)
+        return within_bytes(without_surrogates(str.__str__(value)), bytes_max)  # an enum's value, not its name
     try:
         return within_bytes(to_json(value).decode(), bytes_max)
     except (PydanticSerializationError, ValueError, RecursionError) as error:
