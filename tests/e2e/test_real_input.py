@@ -66,12 +66,17 @@ def teach(provider: Provider) -> None:
         call = {"id": f"call_{number}", "name": "look_up", "arguments": {"title": title}}
         provider.on({**asked, "hasToolResult": True}, {"content": f"I have looked for {title}."})
         provider.on({**asked, "hasToolResult": False}, {"toolCalls": [call]})
+    # Failures that pass come with prompts that are sent after the kill: a killed worker would hide one of them.
     slow_down = {"error": {"message": "slow down"}, "status": 429, "retryAfter": RETRY_AFTER_S}
-    provider.on({"userMessage": "next train", "sequenceIndex": 0}, slow_down)
     provider.on({"userMessage": "next train"}, {"content": "At 10:03, from platform 7."})
+    provider.on({"userMessage": "one after", "sequenceIndex": 0}, slow_down)
+    provider.on({"userMessage": "one after"}, {"content": "At 11:03, from platform 7."})
     opening = {"content": "Some years ago, having little or no money in my purse, I thought I would sail about."}
-    provider.on({"userMessage": "opening", "sequenceIndex": 0}, opening, disconnectAfterMs=150, chunkSize=3, latency=30)
+    going_on = {"content": "Then, I account it high time to get to sea as soon as I can."}
+    broken_off = {"disconnectAfterMs": 150, "chunkSize": 3, "latency": 30}
     provider.on({"userMessage": "opening"}, opening)
+    provider.on({"userMessage": "November", "sequenceIndex": 0}, going_on, **broken_off)
+    provider.on({"userMessage": "November"}, going_on)
     provider.on({"userMessage": "vault"}, {"error": {"message": "no"}, "status": 403})
     provider.on({}, {"content": "Very well."})
 
@@ -100,7 +105,7 @@ async def test_real_prompts_through_every_door_survive_a_killed_worker(house: Ho
     sent |= send_all(house, post[SENT_BEFORE_KILL:], report)
     ledgers = await all_rested(house, post, report)
 
-    tell_answers(ledgers, report)
+    tell_answers(ledgers)
     tell_counts(ledgers, report)
     check_each_is_admitted_once(sent, ledgers)
     check_ledgers_are_sound(ledgers)
@@ -249,14 +254,14 @@ def check_doctor(house: House, report: Report) -> None:
 # -- telling --------------------------------------------------------------------------------------------------
 
 
-def tell_answers(ledgers: dict[str, Ledger], report: Report) -> None:
+def tell_answers(ledgers: dict[str, Ledger]) -> None:
     """Who said what, for whoever watches."""
     for name, events in ledgers.items():
-        report.say(f"--- {name}")
+        print(f"  --- {name}")
         for event in events:
-            said = SAID.get(event.type)
-            if said is not None:
-                report.say(f"{event.seq:>4} {said.format(event, text=short(text(event)))}")
+            words = SAID.get(event.type, "").format(event, text=short(text(event))).rstrip()
+            if words:
+                print(f"  {event.seq:>4} {words}")
 
 
 def tell_counts(ledgers: dict[str, Ledger], report: Report) -> None:
