@@ -327,6 +327,14 @@ async def test_a_budget_that_is_spent_ends_the_turn_with_its_name(
     assert check_history(extend((), events)) == []
 
 
+async def test_a_model_that_never_answers_ends_with_the_turns_wall_time(store: Store) -> None:
+    """Semantics T10: the shortest wall time is a second, so this test takes one."""
+    async with crew(store, agent(ScriptedModel.sequence([{"hang": True}]), wall_seconds_per_turn=1)):
+        await prompt(store, "s", "A")
+        events = await rested(store, "s")
+    assert [(end["kind"], end["code"]) for end in ends(events)] == [("error", "budget-wall-time")]
+
+
 async def test_an_agent_that_no_worker_has_rejects_the_message_and_rests(store: Store) -> None:
     await store.create("s", {"agent": "nobody", "onFailure": "continue", "depth": 0, "metadata": {}})
     async with crew(store, agent(EchoModel())):

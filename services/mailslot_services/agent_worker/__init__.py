@@ -41,8 +41,11 @@ async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
     from mailslot_services.agent_worker.worker import Worker  # noqa: PLC0415
 
     agents = Agents.load(settings.agents)
-    async with RedisStore.connect(settings) as store:
-        worker = Worker(store, agents.get, settings, name=unique_name())
-        with boot.serve_metrics(worker.metrics.registry, settings.metrics_port):
-            async with listening(settings, worker):
-                await worker.run(stop)
+    try:
+        async with RedisStore.connect(settings) as store:
+            worker = Worker(store, agents.get, settings, name=unique_name())
+            with boot.serve_metrics(worker.metrics.registry, settings.metrics_port):
+                async with listening(settings, worker):
+                    await worker.run(stop)
+    finally:
+        await agents.close()

@@ -39,7 +39,7 @@ from mailslot_core.session import Phase
 from mailslot_core.store import Grant, Settled, Store
 from mailslot_core.turn import Draft, End, Outcome, Then
 from mailslot_services.agent_worker import plan
-from mailslot_services.agent_worker.agents import Agent
+from mailslot_services.agent_worker.agents import LIMITS, Agent
 from mailslot_services.agent_worker.metrics import WorkerMetrics
 from mailslot_services.agent_worker.plan import Move, Seen
 from mailslot_services.agent_worker.tenure import Keeper, Slot, Tenure
@@ -48,6 +48,7 @@ from mailslot_services.agent_worker.transcript import extend
 TOOL_DRAIN_S = 10.0  # how long a cancelled turn waits for tools that were started (semantics C4)
 STORE_RETRY_S = 0.05  # first wait after a store that did not answer; doubles up to STORE_RETRY_S_MAX
 STORE_RETRY_S_MAX = 1.0
+WALL_TIME_SPENT = "the turn's wall time is spent"
 
 log = logging.getLogger("mailslot.worker")
 T = TypeVar("T")
@@ -161,7 +162,7 @@ class Turn:
         if self._desk.draining() and not self._pending:
             raise HandBack
         if view.step >= self._agent.limits.steps_per_turn:
-            return self._over("budget-steps", f"the turn has had {view.step} steps")
+            return self._over("steps_per_turn", f"the turn has had {view.step} steps")
         self._desk.metrics.steps.inc()
         self._note(plan.step_start(view.turn, view.step + 1, view.batch))
         self._view = replace(view, phase=Phase.OPEN, step=view.step + 1, batch=(), calls={})
@@ -195,7 +196,7 @@ class Turn:
         if self._calls_made > limit:
             self._note(plan.abort_step(view.turn, view.step, view.phase, view.calls, Seen()))
             self._view = replace(view, phase=Phase.BOUNDARY, calls={})
-            return self._over("budget-tool-calls", f"the turn asked for more than {limit} tool calls")
+            return self._over("tool_calls_per_turn", f"the turn asked for more than {limit} tool calls")
         fresh = [call for call in asked if view.calls[call.call_id] == "asked"]
         self._note(plan.calls_started(view.turn, view.step, fresh))
         await self._commit()
@@ -217,7 +218,7 @@ class Turn:
             for attempt in range(1, self._agent.limits.attempts + 1):
                 left = self._deadline - self._desk.clock.monotonic()
                 if left <= 0:
-                    return self._over("budget-wall", "the turn's wall time is spent"), attempt
+                    return self._over("wall_seconds_per_turn", WALL_TIME_SPENT), attempt
                 try:
                     return await self._attempt(model, attempt, left), attempt
                 except ModelError as error:
@@ -279,7 +280,8 @@ class Turn:
             if self._tenure.cancelled.is_set():
                 return None
             if not asked.done():
-                raise ModelError("timeout", "the model did not answer within the turn's wall time", retryable=False)
+                code = str(LIMITS["wall_seconds_per_turn"].code)
+                raise ModelError(code, WALL_TIME_SPENT, retryable=False)
             return _result_of(asked)
         finally:
             cancelled.cancel()
@@ -384,10 +386,12 @@ class Turn:
             view = self._view
             self._note(plan.abort_step(view.turn, view.step, view.phase, view.calls, Seen()))
             self._view = replace(view, phase=Phase.BOUNDARY, calls={})
-        return self._over("budget-tokens", f"the turn used {used} tokens; the limit is {limit}")
+        return self._over("tokens_per_turn", f"the turn used {used} tokens; the limit is {limit}")
 
-    def _over(self, code: str, message: str) -> End:
-        return End({"kind": "error", "code": code, "message": message, "retryable": False}, self._turn_usage())
+    def _over(self, limit: str, message: str) -> End:
+        """The end of a turn that spent one of its limits (semantics T10)."""
+        reason = {"kind": "error", "code": LIMITS[limit].code, "message": message, "retryable": False}
+        return End(reason, self._turn_usage())
 
     def _turn_usage(self) -> dict[str, Any] | None:
         used = self._usage.input_tokens or self._usage.output_tokens
