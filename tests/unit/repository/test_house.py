@@ -182,3 +182,15 @@ def test_every_make_target_says_what_it_does() -> None:
     assert phony is not None
     explained = set(re.findall(r"^([a-z0-9-]+):.*## ", text, re.MULTILINE))
     assert set(phony.group(1).split()) == explained
+
+
+def test_every_make_command_that_a_document_names_exists() -> None:
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    unknown = {
+        f"{name(path)}: make {target}"
+        for path, text in texts()
+        if path.suffix == ".md"
+        for target in re.findall(r"(?:`|^    )make ([a-z][a-z0-9-]*)", text, re.MULTILINE)
+        if target not in targets
+    }
+    assert not unknown, sorted(unknown)
