@@ -25,7 +25,7 @@ local SLOT_MS = 600000       -- how long a slot's last answer can be asked for a
 
 -- == encoding ==============================================================================================
 
-local function int(n) return string.format('%.0f', n) end
+local function int(n) return string.format('%d', n) end
 local function encode(value) return VERSION .. cmsgpack.pack(value) end
 local function decode(data) return cmsgpack.unpack(string.sub(data, 2)) end
 
@@ -42,11 +42,8 @@ local FIELDS = { 'seq', 'time', 'status', 'idleSeq', 'epoch', 'owner', 'lease', 
   'turn', 'step', 'phase', 'attempt', 'claimed', 'calls', 'cancel', 'hold', 'goal', 'goalMessage', 'queued', 'admitted',
   'rejected', 'cancelled', 'expired', 'dead', 'followups', 'steers', 'injects', 'inputTokens', 'outputTokens', 'cost',
   'agent', 'onFailure', 'closed', 'created', 'outcome' }
-local DEFAULTS = { seq = 0, time = 0, status = 'idle', idleSeq = 0, epoch = 0, owner = '', lease = 0, leaseMs = 0, call = 0,
-  back = 'resume', recovered = '', turn = 0, step = 0, phase = 'closed', attempt = 1, claimed = '', calls = '', cancel = '',
-  hold = '', goal = '', goalMessage = '', queued = 0, admitted = 0, rejected = 0, cancelled = 0, expired = 0, dead = 0,
-  followups = 0, steers = 0, injects = 0, inputTokens = 0, outputTokens = 0, cost = '', agent = '', onFailure = 'continue',
-  closed = '', created = '', outcome = '' }
+local PLACE = {} -- where each stands there
+for i = 1, #FIELDS do PLACE[FIELDS[i]] = i end
 local PACKED = { claimed = true, calls = true, goal = true }
 
 local function partition_keys(keys, at)
@@ -59,19 +56,33 @@ local function now_ms()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
+local function unpacked(value, default)
+  if not value or value == '' then return default end
+  return cmsgpack.unpack(value)
+end
+
+-- FIELDS as they were read, in their order, and what each one is when it is absent. A table of one piece, because a
+-- table that grows field by field is made anew six times, and every act reads a state.
+local function state(raw)
+  local num = tonumber
+  return {
+    seq = num(raw[1] or 0), time = num(raw[2] or 0), status = raw[3] or 'idle', idleSeq = num(raw[4] or 0),
+    epoch = num(raw[5] or 0), owner = raw[6] or '', lease = num(raw[7] or 0), leaseMs = num(raw[8] or 0),
+    call = num(raw[9] or 0), back = raw[10] or 'resume', recovered = raw[11] or '', turn = num(raw[12] or 0),
+    step = num(raw[13] or 0), phase = raw[14] or 'closed', attempt = num(raw[15] or 1),
+    claimed = unpacked(raw[16], {}), calls = unpacked(raw[17], {}), cancel = raw[18] or '', hold = raw[19] or '',
+    goal = unpacked(raw[20], ''), goalMessage = raw[21] or '', queued = num(raw[22] or 0), admitted = num(raw[23] or 0),
+    rejected = num(raw[24] or 0), cancelled = num(raw[25] or 0), expired = num(raw[26] or 0), dead = num(raw[27] or 0),
+    followups = num(raw[28] or 0), steers = num(raw[29] or 0), injects = num(raw[30] or 0),
+    inputTokens = num(raw[31] or 0), outputTokens = num(raw[32] or 0), cost = raw[33] or '', agent = raw[34] or '',
+    onFailure = raw[35] or 'continue', closed = raw[36] or '', created = raw[37] or '', outcome = raw[38] or '',
+  }
+end
+
 local function open_at(sid, k, p)
   local raw = redis.call('HMGET', k.state, unpack(FIELDS))
-  local s = {}
-  for i, name in ipairs(FIELDS) do
-    local value, default = raw[i], DEFAULTS[name]
-    if not value then value = default
-    elseif type(default) == 'number' then value = tonumber(value)
-    elseif PACKED[name] and value ~= '' then value = cmsgpack.unpack(value) end
-    s[name] = value
-  end
-  if s.claimed == '' then s.claimed = {} end
-  if s.calls == '' then s.calls = {} end
-  return { sid = sid, k = k, p = p, s = s, now = now_ms(), changed = {}, messages = {}, seen = {}, gone = {} }
+  local s = state(raw)
+  return { sid = sid, k = k, p = p, s = s, raw = raw, now = now_ms(), changed = {}, messages = {}, seen = {}, gone = {} }
 end
 
 local function open(keys, argv)
@@ -320,8 +331,11 @@ local function finish(a)
     elseif type(value) == 'number' then
       value = int(value)
     end
-    fields[#fields + 1] = name
-    fields[#fields + 1] = value
+    local before = a.raw[PLACE[name]]
+    if value ~= before and (before or (value ~= '' and value ~= '0')) then -- what is absent is empty or 0
+      fields[#fields + 1] = name
+      fields[#fields + 1] = value
+    end
   end
   if #fields > 0 then redis.call('HSET', a.k.state, unpack(fields)) end
   if a.seen['agent/status'] then
