@@ -320,6 +320,7 @@ async def test_a_budget_that_is_spent_ends_the_turn_with_its_name(
     """Semantics T10: never a hang."""
     again = {"calls": [{"name": "t", "arguments": {}}], "usage": {"input": 3, "output": 4}}
     model = ScriptedModel.sequence([again], loop=True)
+    limits: dict[str, Any] = {limit: value}
     async with crew(store, agent(model, tools={"t": Recorded("t")}, **limits)):
         await prompt(store, "s", "A")
         events = await rested(store, "s")
