@@ -315,12 +315,11 @@ async def test_truncated_calls_are_not_dispatched_and_max_tokens_sticks(store: S
     ],
 )
 async def test_a_budget_that_is_spent_ends_the_turn_with_its_name(
-    store: Store, limits: dict[str, int], code: str
+    store: Store, limits: dict[str, Any], code: str
 ) -> None:
     """Semantics T10: never a hang."""
     again = {"calls": [{"name": "t", "arguments": {}}], "usage": {"input": 3, "output": 4}}
     model = ScriptedModel.sequence([again], loop=True)
-    limits: dict[str, Any] = {limit: value}
     async with crew(store, agent(model, tools={"t": Recorded("t")}, **limits)):
         await prompt(store, "s", "A")
         events = await rested(store, "s")
