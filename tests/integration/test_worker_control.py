@@ -3,13 +3,13 @@
 from collections.abc import AsyncIterator
 
 import pytest
+
 from mailslot_contracts.channels import control_channel
 from mailslot_core.redis.store import RedisStore
 from mailslot_core.settings import StoreSettings
 from mailslot_services.agent_worker.control import listening
 from mailslot_services.agent_worker.models.gate import Gates
 from mailslot_services.agent_worker.models.scripted import ScriptedModel
-
 from tests.crew import agent, crew, history, prompt, rested
 from tests.waiting import wait_until
 
