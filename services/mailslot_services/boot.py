@@ -9,7 +9,8 @@ Rule 1: an option has one name: field `redis_url` is the flag `--redis-url` and 
 Rule 2: what cannot be started says why in one line on stderr and ends with a code: 2 for a wrong option,
         1 for a server that cannot give what is configured.
 Rule 3: the first signal asks the service to end in order, the second one ends it at once.
-Rule 4: one log record is one line: `<time> <level> <logger> <message> key=value ...`.
+Rule 4: a task that is ended has ended (`end`): nothing of a service runs on behind its back.
+Rule 5: one log record is one line: `<time> <level> <logger> <message> key=value ...`.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_SIGNALLED = 128  # plus the signal's number, as shells say it, when a second signal ended the process
+
+CANCEL_AGAIN_S = 0.1
+"""After this long a task that was cancelled and still runs is cancelled again."""
 
 METRICS_HOST = "127.0.0.1"
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -204,6 +208,19 @@ async def _until_signal(serve: Serve) -> int:
     finally:
         for number in SIGNALS:
             loop.remove_signal_handler(number)
+
+
+async def end(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and return once each of them has ended, whatever it ended with.
+
+    One cancel is not enough: on Python 3.11 `asyncio.wait_for`, which redis-py sends every command with, loses a cancel
+    that comes in the same moment as the answer, and a loop would go on for ever.
+    """
+    while running := [task for task in tasks if not task.done()]:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running, timeout=CANCEL_AGAIN_S)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 # -- metrics ------------------------------------------------------------------------------------------------
