@@ -217,7 +217,9 @@ def check_models_and_failures(ledgers: dict[str, Ledger]) -> None:
     assert all(text(event).strip() for event in local)
 
     results = {text(event) for event in ledgers["library"] if event.type == "tool/result"}
-    assert results == {"third row, on the left", "lent until Friday", "not on the shelf"}
+    # The steer may stand in one step with a follow-up, and is then answered with it.
+    assert {"third row, on the left", "lent until Friday"} <= results
+    assert results <= {"third row, on the left", "lent until Friday", "not on the shelf"}
 
     retries = {name: [event.data for event in ledgers[name] if event.type == "llm/retry"] for name in ledgers}
     assert {(data["code"], data["delayMs"]) for data in retries["timetable"]} == {
