@@ -21,7 +21,7 @@ from typing import Any
 
 from mailslot_core import activity, goal
 from mailslot_core.errors import Refused
-from mailslot_core.session import TERMINAL, Act, Data, Lane, Message, MessageState, Session, Status
+from mailslot_core.session import TERMINAL, Act, Data, Lane, Message, MessageState, Session
 
 # Whose waking message ends a hold: a person or a backend; not a schedule, a child or a goal (semantics S7).
 DOOR_SOURCES = frozenset({"user", "system", "plugin"})
@@ -111,18 +111,17 @@ def move(act: Act, message_id: str) -> None:
 
 
 def sweep(act: Act) -> None:
-    """Append what time alone has changed: messages that became due or expired (semantics M11)."""
+    """Append what time alone has changed: messages that became due, earliest first, or expired (semantics M11)."""
     queued = [m for m in act.session.messages.values() if m.state is MessageState.QUEUED]
-    for message in queued:
+    for message in sorted(queued, key=lambda message: (message.not_before or 0, message.place)):
         if message.expires_at is not None and message.expires_at <= act.now:
             act.append("inbox/expired", {"messageId": message.message_id})
             if message.is_goal:
                 goal.pause(act, "expired")
         elif not message.due and message.not_before is not None and message.not_before <= act.now:
             act.append("inbox/due", {"messageId": message.message_id})
-    activity.wake(act)
-    if act.session.status is Status.RUNNING:
-        activity.rest(act)
+            activity.wake(act)  # right after the message that wakes (S2)
+    activity.rest(act)
 
 
 def clear(act: Act, cause: str) -> list[str]:

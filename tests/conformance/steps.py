@@ -11,12 +11,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from mailslot_core.goal import PHASES, Change
+from mailslot_core.redis.keys import partition_of
 from mailslot_core.session import Data, Phase
 from mailslot_core.store import Grant, Lease
 from mailslot_core.turn import Draft, Then
 from tests.conformance.dialogue import BIRTH, CAREFUL, LEASE_MS, ending, goal_round, message, text
 from tests.conformance.pen import Pen
-from tests.conformance.walk import NEVER_MS, Place, Walk
+from tests.conformance.walk import NEVER_MS, Place, Walk, agree
 from tests.conformance.worlds import PARTITIONS
 
 Step = Callable[[Walk, random.Random], Awaitable[None]]
@@ -208,7 +209,8 @@ async def nonsense(walk: Walk, rng: random.Random) -> None:
     pen = Pen(held(place))
     while rng.random() < 0.4:
         scribble(pen, walk, rng)
-    pen.drafts.append(blunder(pen, rng))
+    sent = [submission.message_id for submission in walk.sent[held(place).lease.session_id]]
+    pen.drafts.append(blunder(pen, rng, rng.choice([*sent, "nobody's"])))
     if rng.random() < 0.5:
         await walk.settle(place, pen.drafts, "completed")
     else:
@@ -216,15 +218,16 @@ async def nonsense(walk: Walk, rng: random.Random) -> None:
         await walk.numbered(place, "commit", held(place).lease, place.next_call(), pen.drafts, take=take)
 
 
-def blunder(pen: Pen, rng: random.Random) -> Draft:
+def blunder(pen: Pen, rng: random.Random, message_id: str) -> Draft:
+    """A fact that is wrong nearly everywhere; the message may happen to be one that may be admitted or rejected."""
     step = {Phase.BOUNDARY: pen.step + 2}.get(pen.phase, pen.step)
     here = {"turn": pen.turn, "step": step}
     said = {"content": text("what"), "model": "m", "source": {"kind": "user"}}
     kinds: dict[str, dict[str, Any]] = {
         "step/start": here,
         "step/end": {**here, "step": step + 1},
-        "user/message": {**here, **said, "messageId": "m1", "turn": pen.turn + 1},
-        "inbox/rejected": {"messageId": "nobody", "turn": pen.turn, "reason": "hook"},
+        "user/message": {**here, **said, "messageId": message_id, "turn": pen.turn + rng.randrange(2)},
+        "inbox/rejected": {"messageId": message_id, "turn": pen.turn, "reason": "hook"},
         "assistant/message": {**here, **said, "turn": pen.turn + 1},
         "tool/call": {**here, "callId": "never asked", "name": "clock", "arguments": {}},
         "tool/result": {**here, "callId": "never asked", "content": "noon"},
@@ -309,6 +312,15 @@ async def sweep(walk: Walk, rng: random.Random) -> None:
     await walk.call("sweep", partition, touches=walk.sharing(partition), forget_after_ms=window_ms)
 
 
+async def damage(walk: Walk, rng: random.Random) -> None:
+    """A session that is ready is lost from the queue, and the sweeper finds it."""
+    session_id = any_session(rng)
+    lost = [await world.lose_ready(session_id) for world in walk.worlds]
+    agree(f"{session_id} in the ready queue", [lost[0]] * len(lost), lost)
+    partition = partition_of(session_id, PARTITIONS)
+    await walk.call("sweep", partition, touches=[session_id], forget_after_ms=NEVER_MS)
+
+
 async def look(walk: Walk, rng: random.Random) -> None:
     """Reads that belong to no session."""
     match rng.randrange(3):
@@ -337,4 +349,5 @@ STEPS: Final[dict[Step, int]] = {
     handback: 2,
     die: 2,
     create: 1,
+    damage: 1,
 }

@@ -327,7 +327,7 @@ async def test_a_running_session_that_nobody_would_serve_is_found(
     if open_turn:
         await slot.acquire("s")
         await slot.handback()
-    await world.lose_ready("s")
+    assert await world.lose_ready("s")
     assert await rival.acquire("s") is None
     assert await sweep(store) == Swept(repaired=1)
     assert await rival.acquire("s") is not None

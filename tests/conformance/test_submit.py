@@ -167,6 +167,12 @@ async def test_a_hold_ends_with_the_next_waking_message_of_a_person(store: Store
     assert (await history(store, "s")).endswith("q[B] released R")
 
 
+@pytest.mark.parametrize("source", ["user", "system", "plugin", "child", "schedule"])
+async def test_whoever_sends_a_waking_message_it_wakes(store: Store, source: str) -> None:
+    await store.submit("s", message("A", source=source), BIRTH)
+    assert await history(store, "s") == "q[A] R"
+
+
 async def test_a_message_behind_a_hold_is_queued_and_wakes_nobody(store: Store, slot: Slot, rival: Slot) -> None:
     await held(store, slot)
     await store.submit("s", message("from a child", source="child"), None)

@@ -46,8 +46,8 @@ class World(Protocol):
         """All that is kept of a session, byte for byte; two equal ones mean that nothing at all was written."""
         ...
 
-    async def lose_ready(self, session_id: str) -> None:
-        """Damage: the session is no longer in the ready queue."""
+    async def lose_ready(self, session_id: str) -> bool:
+        """Damage: the session is no longer in the ready queue; whether it was."""
         ...
 
     async def plant_ready(self, *session_ids: str) -> None:
@@ -73,8 +73,8 @@ class MemoryWorld:
         kept = self.kept._kept.get(session_id)
         return repr(kept), [list(part.ready) for part in self.kept._parts]
 
-    async def lose_ready(self, session_id: str) -> None:
-        del self._ready(session_id)[session_id]
+    async def lose_ready(self, session_id: str) -> bool:
+        return self._ready(session_id).pop(session_id, None) is not None
 
     async def plant_ready(self, *session_ids: str) -> None:
         for session_id in reversed(session_ids):
@@ -116,8 +116,8 @@ class RedisWorld:
         hashes = [sorted(look.hgetall(name).items()) for name in (state, messages)]
         return hashes, look.dump(stream), lanes, queues
 
-    async def lose_ready(self, session_id: str) -> None:
-        assert self.look.zrem(self.partition_key(session_id, "ready"), session_id) == 1
+    async def lose_ready(self, session_id: str) -> bool:
+        return self.look.zrem(self.partition_key(session_id, "ready"), session_id) == 1
 
     async def plant_ready(self, *session_ids: str) -> None:
         for number, session_id in enumerate(session_ids):

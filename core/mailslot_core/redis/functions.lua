@@ -490,7 +490,7 @@ end
 local function followup(a)
   local goal_message = a.s.goalMessage
   local waiting = redis.call('ZRANGE', a.k.turn, 0, 1)
-  if goal_message == '' or #waiting < 2 then return waiting[1] end
+  if goal_message == '' or #waiting < 2 or message(a, goal_message)[2] ~= 't' then return waiting[1] end
   append(a, 'inbox/cancelled', { messageId = goal_message, why = 'preempted' },
     encode({ messageId = goal_message, cause = 'preempted' }))
   return waiting[1] == goal_message and waiting[2] or waiting[1]
