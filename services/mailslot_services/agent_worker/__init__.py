@@ -42,6 +42,7 @@ async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
 
     agents = Agents.load(settings.agents)
     try:
+        await agents.prepare()
         async with RedisStore.connect(settings) as store:
             worker = Worker(store, agents.get, settings, name=unique_name())
             with boot.serve_metrics(worker.metrics.registry, settings.metrics_port):

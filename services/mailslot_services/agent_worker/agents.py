@@ -104,6 +104,13 @@ class _Closing(Protocol):
         ...
 
 
+@runtime_checkable
+class _Preparing(Protocol):
+    async def prepare(self) -> None:
+        """Whatever takes long at the first use is done."""
+        ...
+
+
 class Agents:
     """All agents of a worker, by name."""
 
@@ -128,13 +135,20 @@ class Agents:
         """The agent of this name, None when there is none."""
         return self._agents.get(name)
 
+    async def prepare(self) -> None:
+        """Every model is ready to answer; a worker does this before it leases anything."""
+        for model in self._models():
+            if isinstance(model, _Preparing):
+                await model.prepare()
+
     async def close(self) -> None:
         """What the models hold open is closed; nobody may use them after."""
-        for agent in self._agents.values():
-            models: tuple[object, object] = (agent.model, agent.fallback)
-            for model in models:
-                if isinstance(model, _Closing):
-                    await model.close()
+        for model in self._models():
+            if isinstance(model, _Closing):
+                await model.close()
+
+    def _models(self) -> list[object]:
+        return [model for agent in self._agents.values() for model in (agent.model, agent.fallback)]
 
 
 # -- the file -----------------------------------------------------------------------------------------------

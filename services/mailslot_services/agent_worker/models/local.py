@@ -2,9 +2,10 @@
 
     agents.toml: model = "local:smollm2"
 
-    first answer --> weights are loaded (0.3 s) --> one thread generates, answer after answer --> deltas to the loop
+    worker starts --> weights are loaded (0.3 s) --> one thread generates, answer after answer --> deltas to the loop
 
-Rule 1: weights are loaded once per process, at the first answer, never on the event loop.
+Rule 1: weights are loaded once per process, before the worker leases its first session: loading holds the interpreter,
+        so nothing else in the process runs meanwhile, renewals included.
 Rule 2: answers are generated one after the other: two at once would each take twice as long on the same cores.
 Rule 3: an answer is at most MAX_TOKENS_DEFAULT tokens long, if the agent does not say otherwise.
 Rule 4: whoever stops waiting stops the generation at its next token.
@@ -77,6 +78,11 @@ class LocalModel:
     def instant(self) -> bool:
         """Never: it thinks for seconds."""
         return False
+
+    async def prepare(self) -> None:
+        """The weights are loaded (rule 1)."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(generating, engine, self._weights, self._options.context_tokens)
 
     async def answer(self, request: Request, on_delta: OnDelta) -> Answer:
         """One answer, generated in the model's thread and streamed from there."""
