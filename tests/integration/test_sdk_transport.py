@@ -178,7 +178,8 @@ async def test_open_streams_never_keep_a_message_from_being_sent() -> None:
     with served(running(stream(level_frame("s", 1), frames([1]), Rude.HANG))) as server:
         async with AsyncClient(server.url, settings=settings) as client:
             readers = [client.session("s").events() for _ in range(3)]
-            assert [(await anext(reader)).seq for reader in readers] == [1, 1, 1]
+            firsts = await asyncio.wait_for(asyncio.gather(*(anext(reader) for reader in readers)), 5)
+            assert [event.seq for event in firsts] == [1, 1, 1]
             receipt = await asyncio.wait_for(client.session("s").prompt("hello"), 5)
             for reader in readers:
                 await reader.aclose()
