@@ -29,13 +29,6 @@ local function int(n) return string.format('%d', n) end
 local function encode(value) return VERSION .. cmsgpack.pack(value) end
 local function decode(data) return cmsgpack.unpack(string.sub(data, 2)) end
 
--- {v, seq, sessionId, type, time, epoch, data} as msgpack around data that is packed already
-local function envelope(sid, seq, kind, time, epoch, data)
-  local pack = cmsgpack.pack
-  return VERSION .. '\135\161v\1\163seq' .. pack(seq) .. '\169sessionId' .. pack(sid) .. '\164type' .. pack(kind)
-    .. '\164time' .. pack(time) .. '\165epoch' .. pack(epoch) .. '\164data' .. string.sub(data, 2)
-end
-
 -- == opening ===============================================================================================
 
 local FIELDS = { 'seq', 'time', 'status', 'idleSeq', 'epoch', 'owner', 'lease', 'leaseMs', 'call', 'back', 'recovered',
@@ -276,19 +269,38 @@ FOLD['usage/recorded'] = function(a, f)
   if f.cost >= 0 then set(a, 'cost', string.format('%.17g', (tonumber(a.s.cost) or 0) + f.cost)) end
 end
 
--- Append one event: the ledger, the notice, the indexes. `data` is its packed data, or nil to pack `facts`.
+local packed_kinds = {} -- event types as msgpack; there are some thirty
+
+-- What the events of one act share: the time, the epoch, and the parts of their notices around seq, type and data. An
+-- act of one epoch has one time, L1's max of now and the last event's.
+local function stamp(a)
+  local s, pack = a.s, cmsgpack.pack
+  local time = math.max(a.now, s.time)
+  a.stamp = { time = time, time_text = int(time), epoch = s.epoch, epoch_text = int(s.epoch),
+    head = VERSION .. '\135\161v\1\169sessionId' .. pack(a.sid) .. '\164time' .. pack(time) .. '\165epoch' .. pack(s.epoch)
+      .. '\163seq',
+    channel = 'session.event.' .. a.sid }
+  return a.stamp
+end
+
+-- Append one event: the ledger, the notice {v, sessionId, time, epoch, seq, type, data}, the indexes. `data` is its
+-- packed data, or nil to pack `facts`.
 local function append(a, kind, facts, data)
-  local s = a.s
-  local seq, time = s.seq + 1, math.max(a.now, s.time)
+  local s, seq, st = a.s, a.s.seq + 1, a.stamp
+  if not st or st.epoch ~= s.epoch then st = stamp(a) end
   data = data or encode(facts)
-  redis.call('XADD', a.k.ledger, int(seq) .. '-0', 'type', kind, 'time', int(time), 'epoch', int(s.epoch), 'data', data)
-  local channel = kind == 'agent/status' and 'session.status' or ('session.event.' .. a.sid)
-  redis.call('PUBLISH', channel, envelope(a.sid, seq, kind, time, s.epoch, data))
-  set(a, 'seq', seq)
-  set(a, 'time', time)
-  a.seen[kind] = true
+  redis.call('XADD', a.k.ledger, int(seq) .. '-0', 'type', kind, 'time', st.time_text, 'epoch', st.epoch_text, 'data', data)
+  local packed = packed_kinds[kind]
+  if not packed then
+    packed = '\164type' .. cmsgpack.pack(kind) .. '\164data'
+    packed_kinds[kind] = packed
+  end
+  redis.call('PUBLISH', kind == 'agent/status' and 'session.status' or st.channel,
+    st.head .. cmsgpack.pack(seq) .. packed .. string.sub(data, 2))
+  s.seq, s.time = seq, st.time
+  a.changed.seq, a.changed.time, a.seen[kind] = true, true, true
   local fold = FOLD[kind]
-  if fold then fold(a, facts, seq, time) end
+  if fold then fold(a, facts, seq, st.time) end
 end
 
 -- == activity ==============================================================================================
@@ -539,8 +551,12 @@ end
 
 -- == leases ================================================================================================
 
+local function owned(a, argv_epoch, owner)
+  return a.s.owner ~= '' and a.s.owner == owner and a.s.epoch == tonumber(argv_epoch)
+end
+
 local function fenced(a, argv_epoch, owner)
-  if a.s.owner ~= '' and a.s.owner == owner and a.s.epoch == tonumber(argv_epoch) then return false end
+  if owned(a, argv_epoch, owner) then return false end
   redis.call('HINCRBY', a.p.counts, 'fenced', 1)
   return true
 end
@@ -807,8 +823,10 @@ end
 local function settle(keys, argv)
   local a = open(keys, argv)
   local call = tonumber(argv[4])
-  local slot = remembered(a.p, call)
-  if slot and slot[2] ~= '' then return given_again(slot, argv[5], a.p, argv[3], { 'ok', slot[2] }) end
+  if not owned(a, argv[2], argv[3]) then -- or it was given back by this very call
+    local slot = remembered(a.p, call)
+    if slot and slot[2] ~= '' then return given_again(slot, argv[5], a.p, argv[3], { 'ok', slot[2] }) end
+  end
   if fenced(a, argv[2], argv[3]) then return { 'fenced' } end
   if call == a.s.call then return grant(a, { 'ok', a.s.outcome }) end
   if call < a.s.call then return refused('stale-call', 'call ' .. argv[4] .. ' of session ' .. a.sid .. ' is an old one') end
