@@ -34,8 +34,6 @@ from tests.conformance.worlds import PARTITIONS, World
 OWNERS: Final = ("worker-1/0", "worker-1/1", "worker-2/0")
 NEVER_MS: Final = 1_000_000_000
 """A window that nothing falls out of."""
-MOMENT_MS: Final = 2
-"""How far the clocks go before each call: far enough for a lease or a window of 1 ms to be over."""
 SERVED_MAX: Final = 500
 """Turns after which driving a partition to its rest has gone wrong."""
 
@@ -119,7 +117,7 @@ class Walk:
 
     async def call(self, name: str, *arguments: Any, touches: Sequence[str], **options: Any) -> Any:
         """Make one call on every store; return the answer that all gave. `touches`: the sessions it could change."""
-        await asyncio.gather(*(world.pass_ms(MOMENT_MS) for world in self.worlds))
+        await asyncio.gather(*(world.tick() for world in self.worlds))
         answers = await asyncio.gather(*(answer(world.store, name, arguments, options) for world in self.worlds))
         self.log.append(f"{name}{arguments} {options or ''} -> {answers[0]}")
         for other in answers[1:]:

@@ -38,6 +38,10 @@ class World(Protocol):
         """The store's clock went on by at least this many ms."""
         ...
 
+    async def tick(self) -> None:
+        """The store's clock shows another ms than at the last tick and at any call that ended before this one."""
+        ...
+
     async def set_back(self, session_id: str, ms: int) -> None:
         """The store's clock now stands `ms` before what it said when the session was last written."""
         ...
@@ -65,6 +69,9 @@ class MemoryWorld:
 
     async def pass_ms(self, ms: int) -> None:
         await self.clock.advance(ms)
+
+    async def tick(self) -> None:
+        await self.clock.advance(1)
 
     async def set_back(self, session_id: str, ms: int) -> None:
         await self.clock.advance(-ms)
@@ -100,6 +107,9 @@ class RedisWorld:
         until = self.now_ms() + ms
         while self.now_ms() < until:  # noqa: ASYNC110 - a moment, looked at closely: walks wait for thousands of them
             await asyncio.sleep(0)
+
+    async def tick(self) -> None:
+        await self.pass_ms(1)
 
     async def set_back(self, session_id: str, ms: int) -> None:
         state, leases = self.key(session_id, "state"), self.partition_key(session_id, "leases")
