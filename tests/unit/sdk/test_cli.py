@@ -250,6 +250,12 @@ def test_an_event_is_one_readable_line() -> None:
     )
 
 
+def test_what_has_no_short_form_is_left_out_of_the_line() -> None:
+    data = {"turn": 1, "messageIds": ["a", "b"], "usage": {"inputTokens": 3}, "none": None, "empty": [], "deep": [[1]]}
+    line = tail._readable(Event(3, "inbox/claimed", 1_764_554_400_000, 3, data))
+    assert line.endswith("turn=1 messageIds=a,b")
+
+
 class Tty(io.StringIO):
     def isatty(self) -> bool:
         return True

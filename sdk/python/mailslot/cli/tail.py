@@ -76,19 +76,23 @@ def _readable(item: Item) -> str:
 
 def _summary(data: Mapping[str, Any]) -> str:
     """What is short in the data, and the beginning of its text."""
-    words = [f"{name}={_word(value)}" for name, value in data.items() if name != "content" and _is_short(value)]
+    words = [(name, _word(value)) for name, value in data.items() if name != "content"]
+    shown = [f"{name}={one_line(word, TEXT_CHARACTERS_MAX)}" for name, word in words if word is not None]
     text = text_of(data.get("content"))
-    return " ".join([*words, _quoted(text)] if text else words)
+    return " ".join([*shown, _quoted(text)] if text else shown)
 
 
-def _is_short(value: object) -> bool:
-    return isinstance(value, str | int | float) or (isinstance(value, Mapping) and isinstance(value.get("kind"), str))
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return one_line(value["kind"], TEXT_CHARACTERS_MAX)
-    return one_line(json.dumps(value) if isinstance(value, bool) else str(value), TEXT_CHARACTERS_MAX)
+def _word(value: object) -> str | None:
+    """A value in a word; None for one that has no short form."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return str(value)
+    if isinstance(value, list) and value and all(isinstance(entry, str) for entry in value):
+        return ",".join(value)
+    if isinstance(value, Mapping) and isinstance(value.get("kind"), str):
+        return str(value["kind"])
+    return None
 
 
 def _quoted(text: str) -> str:
