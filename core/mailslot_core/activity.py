@@ -14,7 +14,7 @@ Rule 4: held messages do not wake; a hold ends by `release` (semantics S7).
 
 from __future__ import annotations
 
-from mailslot_core.session import Act, Lane, MessageState, Session, Status
+from mailslot_core.session import Act, Lane, Session, Status
 
 
 def followups(session: Session) -> int:
@@ -72,5 +72,5 @@ def release(act: Act, cause: str) -> None:
 def queued_messages(session: Session) -> list[str]:
     """Ids of all queued messages in the order they would be claimed: next-step, next-turn, then those not yet due."""
     due = [message.message_id for lane in (Lane.NEXT_STEP, Lane.NEXT_TURN) for message in session.lane(lane)]
-    later = [m for m in session.messages.values() if m.state is MessageState.QUEUED and not m.due]
+    later = [message for message in session.waiting.values() if not message.due]
     return due + [message.message_id for message in sorted(later, key=lambda message: message.place)]

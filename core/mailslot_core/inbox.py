@@ -56,7 +56,7 @@ def check_submit(session: Session, submission: Submission, *, depth_max: int) ->
     """Refuse what may not be queued. The duplicate check comes before this (semantics M3)."""
     if session.closed:
         raise Refused("closed", f"session {session.session_id} is closed")
-    queued = sum(1 for message in session.messages.values() if message.state is MessageState.QUEUED)
+    queued = len(session.waiting)
     if queued >= depth_max:
         raise Refused(
             "queue-full",
@@ -112,7 +112,7 @@ def move(act: Act, message_id: str) -> None:
 
 def sweep(act: Act) -> None:
     """Append what time alone has changed: messages that became due, earliest first, or expired (semantics M11)."""
-    queued = [m for m in act.session.messages.values() if m.state is MessageState.QUEUED]
+    queued = list(act.session.waiting.values())
     for message in sorted(queued, key=lambda message: (message.not_before or 0, message.place)):
         if message.expires_at is not None and message.expires_at <= act.now:
             act.append("inbox/expired", {"messageId": message.message_id})

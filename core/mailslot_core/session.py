@@ -107,6 +107,7 @@ class Session:
     status: Status = Status.IDLE
     idle_seq: int = 0  # seq of the last published idle, 0 when none was
     messages: dict[str, Message] = field(default_factory=dict)
+    waiting: dict[str, Message] = field(default_factory=dict)  # those that are queued
     claimed: list[str] = field(default_factory=list)  # claimed and not settled, in the order they enter
     turn: int = 0
     step: int = 0
@@ -131,7 +132,7 @@ class Session:
     @property
     def pending(self) -> int:
         """Messages that are queued or claimed: the other side of the conservation equation (semantics M5)."""
-        return sum(1 for message in self.messages.values() if message.state not in TERMINAL)
+        return len(self.waiting) + len(self.claimed)
 
     @property
     def conservation(self) -> int:
@@ -140,7 +141,7 @@ class Session:
 
     def lane(self, lane: Lane) -> list[Message]:
         """Queued and due messages of a lane, in order (semantics M4)."""
-        found = (m for m in self.messages.values() if m.lane is lane and m.due and m.state is MessageState.QUEUED)
+        found = (message for message in self.waiting.values() if message.lane is lane and message.due)
         return sorted(found, key=lambda message: message.place)
 
 
@@ -169,12 +170,14 @@ def _queued(session: Session, event: Event) -> None:
         not_before=not_before,
         expires_at=data.get("expiresAt"),
     )
+    session.waiting[data["messageId"]] = session.messages[data["messageId"]]
     session.queued += 1
     if goal:
         session.goal_message = data["messageId"]
 
 
 def _leave_queue(session: Session, message: Message) -> None:
+    session.waiting.pop(message.message_id, None)
     if session.goal_message == message.message_id:
         session.goal_message = None
 
