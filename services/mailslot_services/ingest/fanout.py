@@ -34,6 +34,7 @@ from mailslot_core.errors import CoreError, CursorExpired
 from mailslot_core.session import Event
 from mailslot_core.settings import IngestSettings
 from mailslot_core.store import Store
+from mailslot_services.boot import end
 from mailslot_services.ingest.metric import Metrics
 
 READ_COUNT: Final = 500
@@ -216,8 +217,7 @@ class _Reader:
 
     async def stop(self) -> None:
         """Read no more."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
         """A reader that fails is a defect: it is told, and who followed it may come again."""
@@ -234,7 +234,7 @@ class _Reader:
                     await self._burst()
                     await self._wake.wait()
             finally:
-                listener.cancel()
+                await end(listener)
 
     async def _listen(self, notices: AsyncIterator[dict[str, Any]]) -> None:
         async for notice in notices:

@@ -33,6 +33,7 @@ from mailslot_contracts import INTAKE, INTAKE_DEAD, INTAKE_GROUP, Code, Contract
 from mailslot_core.clock import Clock
 from mailslot_core.errors import CoreError
 from mailslot_core.settings import IngestSettings
+from mailslot_services.boot import end
 from mailslot_services.broker import BLOCK_MS, Arrival, arrivals, consumer_name, ensure_group, undecoded
 from mailslot_services.ingest.admission import Admission
 from mailslot_services.ingest.letter import (
@@ -128,9 +129,7 @@ class Intake:
         try:
             yield
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await end(*self._tasks)
             self._room.set()
             await self._subscriber.stop()
             await self._leave()
@@ -263,10 +262,11 @@ class Intake:
     # -- settling ---------------------------------------------------------------------------------------------
 
     async def _settle(self, verdicts: Sequence[Verdict]) -> None:
-        """Replies, dead letters and acknowledgements in one transaction. When it fails nothing is in hand any more,
-        and recovery finds the entries again (rule 4)."""
+        """Replies, dead letters and acknowledgements in one transaction, in stream order. When it fails nothing is in
+        hand any more, and recovery finds the entries again (rule 4)."""
         if not verdicts:
             return
+        verdicts = sorted(verdicts, key=lambda verdict: verdict.letter.place)
         entry_ids = [verdict.letter.entry_id for verdict in verdicts]
         try:
             async with self._client.pipeline(transaction=True) as pipe:

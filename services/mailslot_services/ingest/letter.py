@@ -60,6 +60,12 @@ class Letter:
     wrong: ContractError | None = None
     attempts: int = 0
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where the entry stood in its stream."""
+        milliseconds, _, number = self.entry_id.partition("-")
+        return int(milliseconds), int(number)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

@@ -38,7 +38,7 @@ class IntakeLimits:
     recover_ms: int = 2_000
     """Between two rounds of recovery."""
     dead_ms: int = 15_000
-    """A consumer not heard of for so long is lost: that is many polls and several rounds of recovery."""
+    """A consumer not heard of for so long is lost: that is several rounds of recovery."""
     lost_ms: int = 5_000
     """An own entry that has rested for so long and is not in hand was lost on its way to us."""
     gone_ms: int = 3_600_000

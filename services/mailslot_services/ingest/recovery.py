@@ -5,7 +5,7 @@
     ourselves                        what is pending with us and not in hand was lost on its way: a broken connection
 
 Rule 1: whether a consumer lives is asked of the consumer, not of its entries: one that lives may hold an entry as long
-        as it takes, and is heard of at every poll and every round.
+        as it takes, and makes itself heard in every round of recovery.
 Rule 2: a claim names how long the entry must have rested, so that of two who claim at the same time one gets it.
 Rule 3: a consumer that is gone is removed in the same act that finds nothing pending with it: removing a consumer drops
         what is pending.
@@ -34,8 +34,9 @@ return removed
 """
 """KEYS: the stream. ARGV: the group, ms of silence, one consumer or ''. Returns how many consumers were removed."""
 
-NO_ENTRY: Final = "0-0"
-"""No entry has this id. Claiming it claims nothing, and the server notes who asked."""
+BEYOND: Final = "18446744073709551615-0"
+"""No entry has a greater id. Reading one's own pending entries after it gives none, and the server notes who asked.
+(Redis 7.0 notes it neither for a poll that found nothing new nor for a claim that found no entry.)"""
 
 
 class Found(NamedTuple):
@@ -55,7 +56,7 @@ class Recovery:
 
     async def be_heard(self) -> None:
         """The server notes that this consumer lives, also while it does not read."""
-        await self._client.xclaim(INTAKE, INTAKE_GROUP, self._consumer, 0, [NO_ENTRY], justid=True)
+        await self._client.xreadgroup(INTAKE_GROUP, self._consumer, {INTAKE: BEYOND}, count=1)
 
     async def lost(self, in_hand: Collection[str]) -> AsyncIterator[list[Found]]:
         """Claim entries that nobody works on, some at a time."""

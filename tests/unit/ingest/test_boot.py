@@ -123,10 +123,9 @@ def test_a_service_that_cannot_be_started_says_why_in_one_line() -> None:
 
 
 def test_one_log_record_is_one_line() -> None:
-    try:
-        raise ValueError("line one\nline two")
-    except ValueError as error:
-        cause = (type(error), error, error.__traceback__)
+    with pytest.raises(ValueError, match="invalid") as caught:
+        int("line one\nline two")
+    cause = (caught.type, caught.value, caught.tb)
     record = logging.LogRecord("mailslot.x", logging.INFO, "", 0, "two\nlines %s", ("é",), cause)
     record.session, record.note = "s", 'a "b" c'
     line = boot.LineFormatter().format(record)

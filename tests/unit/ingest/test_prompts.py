@@ -92,7 +92,7 @@ async def test_messages_without_an_id_are_different_messages() -> None:
 
 async def test_the_idempotency_key_is_the_message_id_when_the_body_has_none() -> None:
     async with in_process() as house:
-        headers = {"Idempotency-Key": "klíč".encode()}
+        headers = {b"Idempotency-Key": "klíč".encode()}
         for _ in range(2):
             response = await house.client.post("/v1/sessions/s/prompt", json={"content": "a"}, headers=headers)
             assert response.json()["messageId"] == "klíč"

@@ -25,6 +25,7 @@ async def test_a_session_is_made_once() -> None:
 
 async def test_a_session_without_an_id_gets_one() -> None:
     async with in_process() as house:
+        body: dict[str, str] | None
         for body in (None, {}):
             made = await house.client.post("/v1/sessions", json=body)
             assert made.status_code == 201
