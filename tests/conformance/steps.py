@@ -226,7 +226,7 @@ def blunder(pen: Pen, rng: random.Random, message_id: str) -> Draft:
     kinds: dict[str, dict[str, Any]] = {
         "step/start": here,
         "step/end": {**here, "step": step + 1},
-        "user/message": {**here, **said, "messageId": message_id, "turn": pen.turn + rng.randrange(2)},
+        "user/message": {**here, **said, "messageId": message_id, "turn": pen.turn + rng.choice([0, 0, 1])},
         "inbox/rejected": {"messageId": message_id, "turn": pen.turn, "reason": "hook"},
         "assistant/message": {**here, **said, "turn": pen.turn + 1},
         "tool/call": {**here, "callId": "never asked", "name": "clock", "arguments": {}},
@@ -238,7 +238,8 @@ def blunder(pen: Pen, rng: random.Random, message_id: str) -> Draft:
         "inbox/queued": dict(message("smuggled").data),
         "unheard/of": {},
     }
-    kind = rng.choice(list(kinds))
+    likely = {Phase.BOUNDARY: "inbox/rejected", Phase.OPEN: "user/message", Phase.ANSWERED: "tool/result"}[pen.phase]
+    kind = likely if rng.random() < 0.4 else rng.choice(list(kinds))
     return Draft(kind, kinds[kind])
 
 
@@ -341,7 +342,7 @@ STEPS: Final[dict[Step, int]] = {
     repeat: 5,
     cancel: 4,
     lapse: 4,
-    nonsense: 4,
+    nonsense: 6,
     take: 3,
     stray: 3,
     sweep: 2,
