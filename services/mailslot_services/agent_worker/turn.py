@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -36,7 +36,7 @@ from mailslot_core.agent import (
 from mailslot_core.clock import Clock
 from mailslot_core.errors import CoreError, OutcomeUnknown, StoreUnavailable
 from mailslot_core.session import Phase
-from mailslot_core.store import Grant, Settled, Store
+from mailslot_core.store import Claimed, Grant, Settled, Store
 from mailslot_core.turn import Draft, End, Outcome, Then
 from mailslot_services.agent_worker import plan
 from mailslot_services.agent_worker.agents import LIMITS, Agent
@@ -49,6 +49,7 @@ TOOL_DRAIN_S = 10.0  # how long a cancelled turn waits for tools that were start
 STORE_RETRY_S = 0.05  # first wait after a store that did not answer; doubles up to STORE_RETRY_S_MAX
 STORE_RETRY_S_MAX = 1.0
 WALL_TIME_SPENT = "the turn's wall time is spent"
+NO_CALLS: Mapping[str, str] = {}
 
 log = logging.getLogger("mailslot.worker")
 T = TypeVar("T")
@@ -116,12 +117,27 @@ async def settle(desk: Desk, slot: Slot, tenure: Tenure, drafts: Sequence[Draft]
     )
 
 
+@dataclass(slots=True)
+class View:
+    """The open turn as it will stand once what is pending is committed."""
+
+    turn: int
+    step: int
+    phase: Phase
+    batch: Sequence[Claimed]
+    calls: Mapping[str, str]
+
+    def move(self, phase: Phase, calls: Mapping[str, str] = NO_CALLS) -> None:
+        """The step is in another phase now, with these calls."""
+        self.phase, self.calls = phase, calls
+
+
 class Turn:
     """The open turn of a grant."""
 
     def __init__(self, desk: Desk, slot: Slot, tenure: Tenure, agent: Agent, grant: Grant, past: Past) -> None:
         self._desk, self._slot, self._tenure, self._agent = desk, slot, tenure, agent
-        self._view = grant
+        self._view = _view(grant)
         self.entries: list[Entry] = list(past.entries)
         self._pending: list[Draft] = []  # decided, not yet committed
         self._seen = Seen()
@@ -154,7 +170,7 @@ class Turn:
     async def _abort(self) -> End:
         view = self._view
         self._note(plan.abort_step(view.turn, view.step, view.phase, view.calls, self._seen))
-        self._view = replace(view, phase=Phase.BOUNDARY, calls={})
+        view.move(Phase.BOUNDARY)
         return End({"kind": "aborted", "cause": self._tenure.cause or "user"}, self._turn_usage())
 
     async def _start_step(self) -> End | None:
@@ -164,24 +180,25 @@ class Turn:
         if view.step >= self._agent.limits.steps_per_turn:
             return self._over("steps_per_turn", f"the turn has had {view.step} steps")
         self._desk.metrics.steps.inc()
-        self._note(plan.step_start(view.turn, view.step + 1, view.batch))
-        self._view = replace(view, phase=Phase.OPEN, step=view.step + 1, batch=(), calls={})
+        view.step += 1
+        self._note(plan.step_start(view.turn, view.step, view.batch))
+        view.batch = ()
+        view.move(Phase.OPEN)
         return None
 
     async def _ask_model(self) -> End | None:
-        view = self._view
         answer, attempt = await self._answer()
+        view = self._view
         if answer is None:
             return None  # cancelled: the next move is ABORT
         if isinstance(answer, End):
-            self._note([Draft("step/end", {"turn": view.turn, "step": view.step})])
-            self._view = replace(view, phase=Phase.BOUNDARY)
+            self._end_step()
             return answer
         self._usage = _sum(self._usage, answer.usage)
         self._truncated = self._truncated or answer.finish is Finish.LENGTH
         self._note(plan.answered(view.turn, view.step, attempt, answer))
         calls = () if answer.finish is Finish.LENGTH else answer.calls
-        self._view = replace(view, phase=Phase.ANSWERED, calls={call.call_id: "asked" for call in calls})
+        view.move(Phase.ANSWERED, {call.call_id: "asked" for call in calls})
         if calls:
             return self._tokens_over()
         self._end_step()
@@ -195,13 +212,13 @@ class Turn:
         limit = self._agent.limits.tool_calls_per_turn
         if self._calls_made > limit:
             self._note(plan.abort_step(view.turn, view.step, view.phase, view.calls, Seen()))
-            self._view = replace(view, phase=Phase.BOUNDARY, calls={})
+            view.move(Phase.BOUNDARY)
             return self._over("tool_calls_per_turn", f"the turn asked for more than {limit} tool calls")
         fresh = [call for call in asked if view.calls[call.call_id] == "asked"]
         self._note(plan.calls_started(view.turn, view.step, fresh))
         await self._commit()
         if self._tenure.cancelled.is_set():
-            self._view = replace(self._view, calls=view.calls)  # committed as started, and yet not dispatched
+            self._view.calls = view.calls  # committed as started, and yet not dispatched
             return None
         self._note(await self._results(asked, view.calls))
         self._end_step()
@@ -262,13 +279,12 @@ class Turn:
         began = self._desk.clock.monotonic()
         outcome = "failed"
         try:
-            with self._desk.keeper.calling(self._tenure, left_s):
-                answer = await self._call_model(model, self._request(attempt), left_s)
+            answer = await self._call_model(model, self._request(attempt), left_s)
             outcome = "ok" if answer else "cancelled"
         finally:
             self._desk.metrics.model_calls.labels(model=model.name, outcome=outcome).inc()
             self._desk.metrics.model_seconds.labels(model=model.name).observe(self._desk.clock.monotonic() - began)
-        return replace(answer, model=answer.model or model.name) if answer else None
+        return answer if answer is None or answer.model else replace(answer, model=model.name)
 
     async def _call_model(self, model: Model, request: Request, left_s: float) -> Answer | None:
         if model.instant:
@@ -276,7 +292,8 @@ class Turn:
         asked = asyncio.ensure_future(model.answer(request, self._on_delta))
         cancelled = asyncio.ensure_future(self._tenure.cancelled.wait())
         try:
-            await asyncio.wait({asked, cancelled}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            with self._desk.keeper.calling(self._tenure, left_s):
+                await asyncio.wait({asked, cancelled}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             if self._tenure.cancelled.is_set():
                 return None
             if not asked.done():
@@ -293,7 +310,7 @@ class Turn:
             instructions=self._agent.instructions,
             tools=self._specs(),
             max_tokens=self._agent.limits.max_tokens,
-            session_id=self._view.lease.session_id,
+            session_id=self._tenure.lease.session_id,
             turn=self._view.turn,
             step=self._view.step,
             attempt=attempt,
@@ -306,7 +323,7 @@ class Turn:
         self._seen = Seen(self._seen.text + text, self._seen.model)
         data = {"turn": self._view.turn, "step": self._view.step, "text": text}
         try:
-            await self._desk.store.publish_delta(self._view.lease.session_id, data)
+            await self._desk.store.publish_delta(self._tenure.lease.session_id, data)
         except CoreError as error:  # nobody is owed a delta
             log.debug("a delta was not published: %s", error)
 
@@ -341,7 +358,7 @@ class Turn:
         try:
             if tool is None:
                 raise ToolError("unknown-tool", f"there is no tool {call.name}")  # noqa: TRY301 - one way to fail
-            key = f"{view.lease.session_id}/{view.turn}/{view.step}/{call.call_id}"
+            key = f"{self._tenure.lease.session_id}/{view.turn}/{view.step}/{call.call_id}"
             content = await tool.run(call.arguments, key)
         except ToolError as failed:
             outcome, error = failed.code, {"code": failed.code, "message": str(failed)}
@@ -361,10 +378,10 @@ class Turn:
     def _end_step(self) -> None:
         view = self._view
         self._note([Draft("step/end", {"turn": view.turn, "step": view.step})])
-        self._view = replace(view, phase=Phase.BOUNDARY, calls={})
+        view.move(Phase.BOUNDARY)
 
     async def _commit(self, *, take: bool = False) -> None:
-        drafts, lease = tuple(self._pending), self._view.lease
+        drafts, lease = tuple(self._pending), self._tenure.lease
         grant = await persist(
             self._desk, self._slot, self._tenure, lambda call: self._desk.store.commit(lease, call, drafts, take=take)
         )
@@ -372,7 +389,7 @@ class Turn:
         self._see(grant)
 
     def _see(self, grant: Grant) -> None:
-        self._view = grant
+        self._view = _view(grant)
         self._tenure.see(grant)
 
     # -- limits -----------------------------------------------------------------------------------------------
@@ -385,7 +402,7 @@ class Turn:
         if self._view.phase is Phase.ANSWERED:
             view = self._view
             self._note(plan.abort_step(view.turn, view.step, view.phase, view.calls, Seen()))
-            self._view = replace(view, phase=Phase.BOUNDARY, calls={})
+            view.move(Phase.BOUNDARY)
         return self._over("tokens_per_turn", f"the turn used {used} tokens; the limit is {limit}")
 
     def _over(self, limit: str, message: str) -> End:
@@ -396,6 +413,10 @@ class Turn:
     def _turn_usage(self) -> dict[str, Any] | None:
         used = self._usage.input_tokens or self._usage.output_tokens
         return plan.usage_data(self._usage) if used else None
+
+
+def _view(grant: Grant) -> View:
+    return View(grant.turn, grant.step, grant.phase, grant.batch, grant.calls)
 
 
 def _sum(left: Usage, right: Usage) -> Usage:
