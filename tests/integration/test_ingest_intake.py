@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,8 +22,7 @@ from mailslot_core.redis.store import RedisStore
 from mailslot_core.store import Store
 from mailslot_services.broker import make_broker
 from mailslot_services.ingest import create_app
-from mailslot_services.ingest import intake as intake_module
-from mailslot_services.ingest.limit import IntakeLimits
+from mailslot_services.ingest.limit import RETRIES, IntakeLimits
 from tests.echo_worker import EchoWorker
 from tests.servers import Server, running
 from tests.unit.ingest.served import settings
@@ -134,8 +133,9 @@ async def test_what_redis_cli_puts_in_becomes_a_message_and_the_entry_is_gone(cl
 
 async def test_an_entry_is_read_however_its_body_is_written(clean_server: Server) -> None:
     async with door(clean_server) as it:
-        for number, body in enumerate([json.dumps, msgpack.packb, encode]):
-            it.put_raw(data=body({"sessionId": "s", "content": "a", "messageId": f"m{number}"}))  # type: ignore[operator]
+        writers: list[Callable[[object], Any]] = [json.dumps, msgpack.packb, encode]
+        for number, write in enumerate(writers):
+            it.put_raw(data=write({"sessionId": "s", "content": "a", "messageId": f"m{number}"}))
         assert await it.messages("s", 3) == ["m0", "m1", "m2"]
         await it.handled()
 
@@ -180,7 +180,7 @@ async def publisher(server: Server) -> AsyncIterator[RedisBroker]:
 
 
 async def request(broker: RedisBroker, body: object) -> object:
-    response = await broker.request(body, stream=INTAKE, timeout=PATIENCE_S)  # type: ignore[arg-type]
+    response = await broker.request(body, stream=INTAKE, timeout=PATIENCE_S)
     return await response.decode()
 
 
@@ -208,7 +208,7 @@ async def test_a_faststream_request_that_is_refused_is_answered_with_the_problem
 
 async def test_a_plain_entry_is_answered_in_plain_json(clean_server: Server) -> None:
     async with door(clean_server) as it:
-        with it.outside.pubsub(ignore_subscribe_messages=True) as replies:
+        with it.outside.pubsub(ignore_subscribe_messages=True) as replies:  # type: ignore[no-untyped-call]
             replies.subscribe("replies")
             for body in ('{"sessionId": "s", "content": "a", "messageId": "m"}', '{"sessionId": "s"}'):
                 it.put_raw(data=body, reply_to="replies", correlation_id="c")
@@ -280,7 +280,7 @@ async def test_a_full_queue_is_waited_for_in_order_and_holds_back_its_own_sessio
 
 
 async def test_a_queue_that_stays_full_is_given_up(clean_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(intake_module.RETRIES, "queue-full", 2)
+    monkeypatch.setitem(RETRIES, "queue-full", 2)
     async with door(clean_server, pending_max=1) as it:
         it.put("s", messageId="m0")
         it.put("s", messageId="m1")
@@ -463,9 +463,12 @@ async def test_a_server_that_takes_no_writes_is_waited_for_without_haste() -> No
         async with door(server) as it:
             it.put("s", messageId="before")
             await it.messages("s", 1)
-            it.outside.config_set("replica-serve-stale-data", "yes")
             it.outside.replicaof("127.0.0.1", "1")
-            refused = lambda: int(it.outside.info("commandstats")["cmdstat_xreadgroup"]["rejected_calls"])  # type: ignore[index] # noqa: E731
+
+            def refused() -> int:
+                stats: Any = it.outside.info("commandstats")
+                return int(stats["cmdstat_xreadgroup"]["rejected_calls"])
+
             await wait_until(refused, PATIENCE_S, "a refused read")
             assert refused() < 50
             it.outside.replicaof("NO", "ONE")

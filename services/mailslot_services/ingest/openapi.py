@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from mailslot_contracts import CODES, ID_BYTES_MAX, PROBLEM_MEDIA_TYPE, Code, Problem
+from mailslot_contracts.protocol import SSE_DELTA, SSE_EVENT, SSE_GAP, SSE_STATUS
 from mailslot_services.ingest.route import JSON, Operation, Parameter, Reply, Resource
 
 Mode = Literal["validation", "serialization"]
@@ -28,6 +29,23 @@ DESCRIPTION = (
     "nothing was kept; with it, repeat the same `messageId`."
 )
 REF = "#/components/schemas/{model}"
+MEDIA: dict[str, Any] = {
+    "text/event-stream": {
+        "type": "object",
+        "description": "one frame; `data` is one line of JSON, `id` the seq of a ledger event",
+        "required": ["event", "data"],
+        "properties": {
+            "id": {"type": "string", "pattern": "^[0-9]+$"},
+            "event": {"enum": [SSE_STATUS, SSE_EVENT, SSE_DELTA, SSE_GAP]},
+            "data": {"type": "string"},
+        },
+    },
+    "text/html": {"type": "string"},
+    "text/plain": {"type": "string"},
+    "application/yaml": {"type": "object"},
+}
+"""Schemas of what is not JSON."""
+
 SESSION_PARAMETER = {
     "name": "sid",
     "in": "path",
@@ -126,7 +144,7 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
 
 def _reply(reply: Reply, found: dict[Key, Any]) -> dict[str, Any]:
     schema: Any = {} if reply.body is None else found[_key(reply.body, "serialization")]
-    content = {media: {"schema": schema if media == JSON else {"type": "string"}} for media in reply.media}
+    content = {media: {"schema": MEDIA.get(media, schema)} for media in reply.media}
     return {"description": reply.text, "content": content}
 
 
