@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from mailslot_core.agent import Entry
 from mailslot_core.errors import CoreError, Fenced
 from mailslot_core.session import Phase
 from mailslot_core.store import Grant, Settled
@@ -22,7 +21,7 @@ from mailslot_core.turn import Draft, End, Outcome
 from mailslot_services.agent_worker import plan
 from mailslot_services.agent_worker.agents import Agent
 from mailslot_services.agent_worker.tenure import Slot, Tenure
-from mailslot_services.agent_worker.transcript import TranscriptCache, extend
+from mailslot_services.agent_worker.transcript import Transcript, TranscriptCache
 from mailslot_services.agent_worker.turn import Desk, HandBack, LeaseLost, Past, Turn, persist, settle
 
 PAGE_EVENTS = 1000  # events read from a ledger at once
@@ -76,12 +75,12 @@ class Driver:
         past = await self._past(grant)
         while True:
             asked = self._desk.clock.monotonic()
-            settled, entries = await self._turn(slot, tenure, grant, past)
+            settled = await self._turn(slot, tenure, grant, past)
             if settled.outcome is not Outcome.TURN or settled.grant is None:
                 break
-            past, grant = Past(entries), settled.grant
+            past, grant = Past(past.transcript), settled.grant
             tenure.see(grant)
-        self._cache.put(grant.lease.session_id, grant.lease.epoch, entries)
+        self._cache.put(grant.lease.session_id, grant.lease.epoch, past.transcript)
         return self._handed_out(settled.grant, tenure, asked)
 
     def _handed_out(self, grant: Grant | None, tenure: Tenure, asked: float) -> Following:
@@ -91,12 +90,11 @@ class Driver:
         following.task = tenure.task
         return following, grant
 
-    async def _turn(self, slot: Slot, tenure: Tenure, grant: Grant, past: Past) -> tuple[Settled, Sequence[Entry]]:
+    async def _turn(self, slot: Slot, tenure: Tenure, grant: Grant, past: Past) -> Settled:
         agent = self._agent_named(grant.agent)
         if agent is None:
-            return await self._refuse(slot, tenure, grant), past.entries
-        turn = Turn(self._desk, slot, tenure, agent, grant, past)
-        return await turn.run(), turn.entries
+            return await self._refuse(slot, tenure, grant)
+        return await Turn(self._desk, slot, tenure, agent, grant, past).run()
 
     async def _refuse(self, slot: Slot, tenure: Tenure, grant: Grant) -> Settled:
         """End a turn of an agent that this worker does not have."""
@@ -112,17 +110,17 @@ class Driver:
         """What came before this grant, from the cache or from the ledger (semantics L6)."""
         fresh = grant.recovered is None
         if fresh and grant.turn == 1:
-            return Past()
+            return Past(Transcript())
         cached = self._cache.get(grant.lease.session_id, grant.lease.epoch) if fresh else None
         if cached is not None:
             return Past(cached)
-        entries: list[Entry] = []
+        transcript = Transcript()
         calls, truncated, after = 0, False, 0
         while after < grant.seq:
             page = await self._desk.store.events(grant.lease.session_id, after=after, limit=PAGE_EVENTS)
-            entries = extend(entries, page)
+            transcript.grow(page)
             ours = [event for event in page if event.data.get("turn") == grant.turn]
             calls += sum(event.type == "tool/call" for event in ours)
             truncated = truncated or any(event.data.get("truncated") for event in ours)
             after = page[-1].seq if page else grant.seq
-        return Past(entries, calls, truncated)
+        return Past(transcript, calls, truncated)

@@ -14,24 +14,31 @@ mailslot_worker_swept_total{kind}                lapsed leases, repaired session
 
 from __future__ import annotations
 
+from functools import cache
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 MODEL_SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800)  # a model may think for minutes
 
 
 class WorkerMetrics:
-    """The metrics of one worker process, on a registry of its own."""
+    """The metrics of one worker process, on a registry of its own.
+
+    What a turn counts is called with its labels and gives the child: the library checks and joins them anew each time,
+    which is dearer than counting.
+    """
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
         prefix = "mailslot_worker_"
         self.sessions = Gauge(prefix + "sessions", "Sessions in this worker's hands", registry=registry)
-        self.turns = Counter(prefix + "turns", "Turns ended", ["kind"], registry=registry)
+        self.turns = cache(Counter(prefix + "turns", "Turns ended", ["kind"], registry=registry).labels)
         self.steps = Counter(prefix + "steps", "Steps begun", registry=registry)
-        self.model_calls = Counter(prefix + "model_calls", "Model attempts", ["model", "outcome"], registry=registry)
-        self.model_seconds = Histogram(
+        model_calls = Counter(prefix + "model_calls", "Model attempts", ["model", "outcome"], registry=registry)
+        model_seconds = Histogram(
             prefix + "model_seconds", "Duration of a model attempt", ["model"], buckets=MODEL_SECONDS, registry=registry
         )
+        self.model_calls, self.model_seconds = cache(model_calls.labels), cache(model_seconds.labels)
         self.tool_calls = Counter(prefix + "tool_calls", "Tool calls", ["tool", "outcome"], registry=registry)
         self.recovered = Counter(prefix + "recovered", "Open turns taken up", ["reason"], registry=registry)
         self.lost = Counter(prefix + "lost", "Sessions let go of", ["reason"], registry=registry)

@@ -11,6 +11,8 @@ Rule 3: an interrupted answer stays as the text that was visible; half a tool ca
 Rule 4: between a tool call and its result nothing stands (T3, T6); `check_history` says where that is broken.
 Rule 5: a cached transcript is taken out when a session is granted and put back when its turn has been settled, so
         whatever goes wrong in between leaves nothing stale behind.
+Rule 6: a transcript in a worker's hands grows in place and knows its weight: a turn of a long session costs no more
+        than one of a short session.
 """
 
 from __future__ import annotations
@@ -48,14 +50,30 @@ class Fact(Protocol):
 # -- folding ------------------------------------------------------------------------------------------------
 
 
+class Transcript:
+    """A session's transcript in the hands of whoever drives it (rule 6)."""
+
+    __slots__ = ("entries", "size_bytes")
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self.entries = list(entries)
+        self.size_bytes = weight_bytes(self.entries)
+
+    def grow(self, facts: Iterable[Fact]) -> None:
+        """These facts followed."""
+        for fact in facts:
+            fold = FOLD.get(fact.type)
+            if fold is not None:
+                entry = fold(self.entries, fact.data)
+                self.entries.append(entry)
+                self.size_bytes += ENTRY_BYTES + _characters(entry)
+
+
 def extend(entries: Iterable[Entry], facts: Iterable[Fact]) -> list[Entry]:
-    """The transcript after these facts, given the transcript before them."""
-    grown = list(entries)
-    for fact in facts:
-        fold = FOLD.get(fact.type)
-        if fold is not None:
-            grown.append(fold(grown, fact.data))
-    return grown
+    """The entries after these facts, given the entries before them."""
+    grown = Transcript(entries)
+    grown.grow(facts)
+    return grown.entries
 
 
 def _user(entries: Sequence[Entry], data: Mapping[str, Any]) -> Entry:
@@ -165,7 +183,7 @@ def still_holds(cached_epoch: int, epoch: int) -> bool:
 
 class _Kept(NamedTuple):
     epoch: int
-    entries: tuple[Entry, ...]
+    transcript: Transcript
     size_bytes: int
 
 
@@ -186,16 +204,16 @@ class TranscriptCache:
         """What all kept transcripts weigh."""
         return self._bytes
 
-    def get(self, session_id: str, epoch: int) -> tuple[Entry, ...] | None:
+    def get(self, session_id: str, epoch: int) -> Transcript | None:
         """Take the session's transcript out, for a lease that took up no open turn; None: read the ledger."""
         kept = self._remove(session_id)
-        return kept.entries if kept is not None and still_holds(kept.epoch, epoch) else None
+        return kept.transcript if kept is not None and still_holds(kept.epoch, epoch) else None
 
-    def put(self, session_id: str, epoch: int, entries: Iterable[Entry]) -> None:
-        """Keep the transcript as of a settled turn until the session's next one, or until others need the room."""
+    def put(self, session_id: str, epoch: int, transcript: Transcript) -> None:
+        """Keep the transcript as of a settled turn until the session's next one, or until others need the room. Nobody
+        else holds it from now on."""
         self._remove(session_id)
-        whole = tuple(entries)
-        kept = _Kept(epoch, whole, weight_bytes(whole))
+        kept = _Kept(epoch, transcript, transcript.size_bytes)
         if kept.size_bytes > self._bytes_max or self._sessions_max < 1:
             return
         self._kept[session_id] = kept

@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 from mailslot_core.agent import (
     Answer,
     AssistantEntry,
-    Entry,
     Finish,
     Model,
     ModelError,
@@ -43,7 +42,7 @@ from mailslot_services.agent_worker.agents import LIMITS, Agent
 from mailslot_services.agent_worker.metrics import WorkerMetrics
 from mailslot_services.agent_worker.plan import Move, Seen
 from mailslot_services.agent_worker.tenure import Keeper, Slot, Tenure
-from mailslot_services.agent_worker.transcript import extend
+from mailslot_services.agent_worker.transcript import Transcript
 
 TOOL_DRAIN_S = 10.0  # how long a cancelled turn waits for tools that were started (semantics C4)
 STORE_RETRY_S = 0.05  # first wait after a store that did not answer; doubles up to STORE_RETRY_S_MAX
@@ -65,9 +64,10 @@ class HandBack(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What came before this grant: the transcript, and what the open turn had already done under another owner."""
+    """What came before this grant: the transcript, which the turn lets grow, and what the open turn had already done
+    under another owner."""
 
-    entries: Sequence[Entry] = ()
+    transcript: Transcript
     calls_made: int = 0
     truncated: bool = False
 
@@ -138,7 +138,7 @@ class Turn:
     def __init__(self, desk: Desk, slot: Slot, tenure: Tenure, agent: Agent, grant: Grant, past: Past) -> None:
         self._desk, self._slot, self._tenure, self._agent = desk, slot, tenure, agent
         self._view = _view(grant)
-        self.entries: list[Entry] = list(past.entries)
+        self._transcript = past.transcript
         self._pending: list[Draft] = []  # decided, not yet committed
         self._seen = Seen()
         self._usage = Usage()
@@ -161,7 +161,7 @@ class Turn:
             settled = await settle(self._desk, self._slot, self._tenure, tuple(self._pending), end)
             self._pending.clear()
             if settled.outcome is not Outcome.CONTINUE or settled.grant is None:
-                self._desk.metrics.turns.labels(kind=end.kind).inc()
+                self._desk.metrics.turns(end.kind).inc()
                 return settled
             self._see(settled.grant)
 
@@ -282,8 +282,8 @@ class Turn:
             answer = await self._call_model(model, self._request(attempt), left_s)
             outcome = "ok" if answer else "cancelled"
         finally:
-            self._desk.metrics.model_calls.labels(model=model.name, outcome=outcome).inc()
-            self._desk.metrics.model_seconds.labels(model=model.name).observe(self._desk.clock.monotonic() - began)
+            self._desk.metrics.model_calls(model.name, outcome).inc()
+            self._desk.metrics.model_seconds(model.name).observe(self._desk.clock.monotonic() - began)
         return answer if answer is None or answer.model else replace(answer, model=model.name)
 
     async def _call_model(self, model: Model, request: Request, left_s: float) -> Answer | None:
@@ -306,7 +306,7 @@ class Turn:
 
     def _request(self, attempt: int) -> Request:
         return Request(
-            transcript=tuple(self.entries),
+            transcript=tuple(self._transcript.entries),
             instructions=self._agent.instructions,
             tools=self._specs(),
             max_tokens=self._agent.limits.max_tokens,
@@ -330,7 +330,9 @@ class Turn:
     # -- tools ------------------------------------------------------------------------------------------------
 
     def _last_calls(self) -> Sequence[ToolCall]:
-        return next((entry.calls for entry in reversed(self.entries) if isinstance(entry, AssistantEntry)), ())
+        return next(
+            (entry.calls for entry in reversed(self._transcript.entries) if isinstance(entry, AssistantEntry)), ()
+        )
 
     async def _results(self, asked: Sequence[ToolCall], states: Any) -> list[Draft]:
         """A result for each call, in the order they were asked for. All run at once; a cancel gives them
@@ -373,7 +375,7 @@ class Turn:
     def _note(self, drafts: Sequence[Draft]) -> None:
         """Decide facts: they are in the transcript now and in the ledger with the next commit."""
         self._pending += drafts
-        self.entries = extend(self.entries, drafts)
+        self._transcript.grow(drafts)
 
     def _end_step(self) -> None:
         view = self._view

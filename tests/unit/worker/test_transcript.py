@@ -13,6 +13,7 @@ from mailslot_core.agent import AssistantEntry, Entry, ToolCall, ToolEntry, User
 from mailslot_core.session import Event
 from mailslot_core.turn import Draft
 from mailslot_services.agent_worker.transcript import (
+    Transcript,
     TranscriptCache,
     check_history,
     extend,
@@ -155,13 +156,16 @@ def test_results_may_come_in_any_order_and_a_running_call_is_fine_in_between() -
 def test_a_kept_transcript_is_good_for_the_same_lease_and_the_very_next_one() -> None:
     for epoch, good in ((4, False), (5, True), (6, True), (7, False)):
         cache = TranscriptCache()
-        cache.put("s", 5, [user("hello")])
-        assert (cache.get("s", epoch) == (user("hello"),)) is good, f"kept at epoch 5, asked for at {epoch}"
+        cache.put("s", 5, Transcript([user("hello")]))
+        found = cache.get("s", epoch)
+        assert (found is not None and found.entries == [user("hello")]) is good, (
+            f"kept at epoch 5, asked for at {epoch}"
+        )
 
 
 def test_a_transcript_is_taken_out_when_it_is_used_so_that_a_lost_turn_leaves_nothing_stale() -> None:
     cache = TranscriptCache()
-    cache.put("s", 5, [user("hello")])
+    cache.put("s", 5, Transcript([user("hello")]))
     assert cache.get("s", 6) is not None
     assert cache.get("s", 6) is None
     assert (len(cache), cache.size_bytes) == (0, 0)
@@ -170,7 +174,7 @@ def test_a_transcript_is_taken_out_when_it_is_used_so_that_a_lost_turn_leaves_no
 def test_the_session_that_was_driven_longest_ago_makes_room() -> None:
     cache = TranscriptCache(sessions_max=2)
     for session_id in ("a", "b", "c"):
-        cache.put(session_id, 1, [user(session_id)])
+        cache.put(session_id, 1, Transcript([user(session_id)]))
     assert [cache.get(session_id, 1) is not None for session_id in ("a", "b", "c")] == [False, True, True]
 
 
@@ -178,10 +182,10 @@ def test_long_transcripts_make_room_by_their_weight_and_one_that_is_too_long_is_
     weight = weight_bytes([user("x" * 1_000)])
     cache = TranscriptCache(bytes_max=2 * weight)
     for session_id in ("a", "b", "c"):
-        cache.put(session_id, 1, [user("x" * 1_000)])
+        cache.put(session_id, 1, Transcript([user("x" * 1_000)]))
     assert len(cache) == 2
     assert cache.size_bytes <= 2 * weight
-    cache.put("d", 1, [user("x" * 10_000)])
+    cache.put("d", 1, Transcript([user("x" * 10_000)]))
     assert cache.get("d", 1) is None
     assert len(cache) == 2
 
@@ -191,7 +195,7 @@ def test_a_cache_is_never_over_its_limits_and_never_miscounts(acts: list[tuple[s
     cache = TranscriptCache(sessions_max=3, bytes_max=1_500)
     for session_id, characters, put in acts:
         if put:
-            cache.put(session_id, 1, [user("x" * characters)])
+            cache.put(session_id, 1, Transcript([user("x" * characters)]))
         else:
             cache.get(session_id, 1)
         assert len(cache) <= 3
@@ -199,6 +203,13 @@ def test_a_cache_is_never_over_its_limits_and_never_miscounts(acts: list[tuple[s
     for session_id in "abcdef":
         cache.get(session_id, 1)
     assert cache.size_bytes == 0
+
+
+def test_a_transcript_that_grew_weighs_what_its_entries_weigh() -> None:
+    grown = Transcript(extend([], A_TURN_WITH_A_TOOL[:3]))
+    grown.grow(A_TURN_WITH_A_TOOL[3:])
+    assert grown.entries == extend([], A_TURN_WITH_A_TOOL)
+    assert grown.size_bytes == weight_bytes(grown.entries)
 
 
 def test_a_longer_text_weighs_more() -> None:
