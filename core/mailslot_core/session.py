@@ -191,8 +191,10 @@ def _claimed(session: Session, event: Event) -> None:
 
 
 def _settle(session: Session, message_id: str, state: MessageState) -> Message | None:
+    """End a message's life. One that a hook added was never queued (T4), and one whose record the store has dropped
+    by now looks like that to the store: its life was over before, and a settled message never changes (M5)."""
     message = session.messages.get(message_id)
-    if message is None:  # added by an admission hook: never queued, so nothing to settle (semantics T4)
+    if message is None or message.state in TERMINAL:
         return None
     if message.state is MessageState.CLAIMED:
         session.claimed.remove(message_id)

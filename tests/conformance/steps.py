@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mailslot_core.goal import PHASES, Change
 from mailslot_core.redis.keys import partition_of
-from mailslot_core.session import Data, Phase
+from mailslot_core.session import Data, Phase, Status
 from mailslot_core.store import Grant, Lease
 from mailslot_core.turn import Draft, Then
 from tests.conformance.dialogue import BIRTH, CAREFUL, LEASE_MS, ending, goal_round, message, text
@@ -79,11 +79,14 @@ async def cancel(walk: Walk, rng: random.Random) -> None:
 
 
 async def goal_change(walk: Walk, rng: random.Random) -> None:
+    """Any operation, the ones that the goal's phase allows more often than the others."""
     session_id = any_session(rng)
     goal = walk.session(session_id).goal
-    operation = rng.choice(["create", *{operation for operation, _ in PHASES}])
+    phase = goal["phase"] if goal else None
+    allowed = sorted({operation for operation, before in PHASES if before == phase})
+    operation = rng.choice(allowed if rng.random() < 0.8 else sorted({operation for operation, _ in PHASES}))
     expected = (goal["goalId"], goal["revision"]) if goal else None
-    if rng.random() < 0.15:
+    if rng.random() < 0.1:
         expected = ("goal-1", 1)
     elif rng.random() < 0.2:
         expected = None
@@ -100,7 +103,16 @@ async def goal_change(walk: Walk, rng: random.Random) -> None:
 
 
 async def goal_advance(walk: Walk, rng: random.Random) -> None:
-    session_id = rng.choice([s for s in BIRTHS if walk.session(s).goal] or list(BIRTHS))
+    """A round, proposed for a goal that could have one if there is any; now and then for a stale notice."""
+    resting = [
+        s
+        for s in BIRTHS
+        if walk.session(s).status is Status.IDLE and (walk.session(s).goal or {}).get("phase") == "active"
+    ]
+    if not resting and rng.random() < 0.5:
+        await goal_change(walk, rng)
+        return
+    session_id = rng.choice(resting or list(BIRTHS))
     session = walk.session(session_id)
     goal = session.goal or {"goalId": "goal-0", "revision": 1, "rounds": 0}
     slip = [0, 0, 0]
@@ -126,7 +138,10 @@ async def acquire(walk: Walk, rng: random.Random) -> None:
         await work(walk, rng)
         return
     place = rng.choice(free)
-    await walk.numbered(place, "acquire", rng.randrange(PARTITIONS), place.owner, place.next_call(), LEASE_MS)
+    held_now = {lease.session_id for lease in leases_of(walk)}
+    wanted = [s for s in BIRTHS if walk.session(s).status is Status.RUNNING and s not in held_now]
+    partition = partition_of(rng.choice(wanted), PARTITIONS) if wanted else rng.randrange(PARTITIONS)
+    await walk.numbered(place, "acquire", partition, place.owner, place.next_call(), LEASE_MS)
 
 
 async def work(walk: Walk, rng: random.Random) -> None:
@@ -335,11 +350,11 @@ async def look(walk: Walk, rng: random.Random) -> None:
 
 STEPS: Final[dict[Step, int]] = {
     work: 34,
-    submit: 20,
+    submit: 18,
     acquire: 14,
-    goal_change: 5,
-    goal_advance: 5,
-    repeat: 5,
+    goal_advance: 9,
+    goal_change: 6,
+    repeat: 6,
     cancel: 4,
     lapse: 4,
     nonsense: 6,

@@ -1,8 +1,10 @@
 """The stores are twins: whatever is done to one and to the other, they answer the same and keep the same.
 
 A failure prints the smallest part of the walk that still goes wrong, the seed of the run, and what was done.
+MAILSLOT_TEST_WALKS=3000 with `--timeout 0` walks for an hour.
 """
 
+import os
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -17,7 +19,7 @@ from tests.servers import Server
 
 pytestmark = [pytest.mark.conformance, pytest.mark.slow]
 
-WALKS: Final = 150
+WALKS: Final = int(os.environ.get("MAILSLOT_TEST_WALKS") or 150)
 STEPS_PER_WALK: Final = 40
 
 

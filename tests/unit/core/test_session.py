@@ -99,6 +99,20 @@ def test_a_message_the_hook_added_settles_nothing() -> None:
     assert agent.session.conservation == 0
 
 
+def test_a_settled_message_never_changes() -> None:
+    """A hook may add a message under an id whose record was dropped long ago; the ledger still knows that id."""
+    agent = busy()
+    agent.commit(agent.result("c1"), agent.end())
+    agent.commit(*agent.begin())
+    record = agent.session.messages["A"]
+    before = (record.state, record.turn, record.step, dict(agent.session.settled))
+    apply(
+        agent.session,
+        Event(agent.session.seq + 1, "user/message", agent.now, 1, {"messageId": "A", "turn": 9, "step": 9}),
+    )
+    assert (record.state, record.turn, record.step, dict(agent.session.settled)) == before
+
+
 def test_conservation_sees_a_message_that_was_lost() -> None:
     session = busy().session
     assert session.conservation == 0
