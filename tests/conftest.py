@@ -17,7 +17,9 @@ A test that stops, kills or fills up a server starts one of its own: `tests.serv
 
 import os
 import random
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -26,6 +28,11 @@ import redis
 from tests.servers import Server, ServerMissing, any_server_url, running
 
 SEED: Final = int(os.environ.get("MAILSLOT_TEST_SEED") or random.SystemRandom().randrange(2**32))
+
+
+def pytest_configure() -> None:
+    """Programs that this environment brings are found by name: node, from a wheel, where the machine has none."""
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.prefix) / "bin"), os.environ.get("PATH", os.defpath)))
 
 
 def pytest_report_header() -> str:
