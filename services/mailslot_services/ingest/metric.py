@@ -58,6 +58,8 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
+        self._counters: dict[tuple[object, ...], Counter] = {}
+        self._histograms: dict[tuple[Histogram, str], Histogram] = {}
         self._requests = self._counter("requests_total", "requests answered", "route", "method", "status")
         self._request_seconds = self._histogram("request_seconds", "until the answer was ready", "route")
         self._submits = self._counter("submits_total", "messages offered", "door", "code")
@@ -80,13 +82,13 @@ class Metrics:
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
         """One request was answered."""
-        self._requests.labels(route, method, str(status)).inc()
-        self._request_seconds.labels(route).observe(seconds)
+        self._counted(self._requests, route, method, str(status)).inc()
+        self._timed(self._request_seconds, route).observe(seconds)
 
     def submit(self, door: str, code: str, seconds: float) -> None:
         """One message was offered to the store."""
-        self._submits.labels(door, code).inc()
-        self._submit_seconds.labels(door).observe(seconds)
+        self._counted(self._submits, door, code).inc()
+        self._timed(self._submit_seconds, door).observe(seconds)
 
     def stream_ended(self, why: str) -> None:
         """One SSE stream ended."""
@@ -113,6 +115,22 @@ class Metrics:
     def text(self) -> bytes:
         """Everything in the format that Prometheus reads."""
         return generate_latest(self.registry)
+
+    def _counted(self, counter: Counter, *labels: str) -> Counter:
+        """The counter of some labels; looked up once, because finding it costs more than counting."""
+        key = (counter, *labels)
+        found = self._counters.get(key)
+        if found is None:
+            found = self._counters[key] = counter.labels(*labels)
+        return found
+
+    def _timed(self, histogram: Histogram, label: str) -> Histogram:
+        """The histogram of a label; likewise."""
+        key = (histogram, label)
+        found = self._histograms.get(key)
+        if found is None:
+            found = self._histograms[key] = histogram.labels(label)
+        return found
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"mailslot_ingest_{name}", text, labels, registry=self.registry)
