@@ -290,14 +290,14 @@ async def test_a_quiet_stream_is_kept_alive_by_comments() -> None:
         async with stream(house, "s") as events:
             await events.take(4)
 
-            async def steer() -> None:
-                while not events.comments:
-                    await clock.advance(7_500)
-                    await asyncio.sleep(0.001)
+            comment = asyncio.create_task(events.comment())
 
-            steering = asyncio.create_task(steer())
-            assert await events.comment() == "still here"
-            await steering
+            async def heard_after_half_a_heartbeat() -> bool:
+                await clock.advance(7_500)
+                return comment.done()
+
+            await wait_until(heard_after_half_a_heartbeat, PATIENCE_S, "a comment")
+            assert await comment == "still here"
 
 
 async def test_a_process_that_ends_ends_its_streams_with_their_cursors() -> None:
