@@ -34,9 +34,6 @@ from mailslot_services.ingest.door import Door, answer, level_of, level_wire
 from mailslot_services.ingest.fanout import Ended, Following, Frame, envelope
 from mailslot_services.ingest.request import Query, last_event_id, session_id, wants_page
 
-EVENTS_QUERY = ("after", "limit", "types", "deltas")
-IDLE_QUERY = ("after", "timeout")
-
 HEARTBEAT = b": still here\n\n"
 STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
@@ -46,7 +43,7 @@ Types = frozenset[str] | None
 async def read_events(door: Door, request: Request) -> Response:
     """Events after a cursor, as a stream or as a page."""
     name = session_id(request)
-    query = Query(request, EVENTS_QUERY)
+    query = Query(request)
     resumed = last_event_id(request)
     after = query.number("after", 0) if resumed is None else resumed
     limit = query.number("limit", PAGE_COUNT_DEFAULT, least=1, most=PAGE_COUNT_MAX)
@@ -131,7 +128,7 @@ async def wait_idle(door: Door, request: Request) -> Response:
     agent that has rested since before it is answered `running` without reasons, when nothing came by the timeout.
     """
     name = session_id(request)
-    query = Query(request, IDLE_QUERY)
+    query = Query(request)
     after = query.given_number("after")
     timeout_s = query.seconds("timeout", IDLE_TIMEOUT_S_DEFAULT, IDLE_TIMEOUT_S_MAX)
     level = await level_of(door, name)

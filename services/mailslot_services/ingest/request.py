@@ -25,6 +25,9 @@ from mailslot_contracts.codec import INT_MAX
 TYPES_MAX: Final = 64
 """Event types in one filter: there are fewer."""
 
+NAME_SHOWN_MAX: Final = 80
+"""Characters of an unknown parameter's name in the sentence about it: the name is the sender's."""
+
 DISCARD_BYTES_MAX: Final = 64 * 1024 * 1024
 DISCARD_S: Final = 5.0
 """How much of a refused body is read and thrown away, and for how long. Many clients read the answer only when they
@@ -93,17 +96,22 @@ def _utf8(header: str) -> str:
 # -- query --------------------------------------------------------------------------------------------------
 
 
+def check_query(request: Request, known: Collection[str]) -> None:
+    """Refuse parameters that are not known, or given twice (rule 2)."""
+    seen: set[str] = set()
+    for name, _ in request.query_params.multi_items():
+        if name not in known:
+            raise BadInput(f"{name[:NAME_SHOWN_MAX]!r} is not a parameter this address knows")
+        if name in seen:
+            raise BadInput(f"{name} is given twice")
+        seen.add(name)
+
+
 class Query:
     """The parameters of a request, each read at most once."""
 
-    def __init__(self, request: Request, known: Collection[str]) -> None:
-        self._given: dict[str, str] = {}
-        for name, value in request.query_params.multi_items():
-            if name not in known:
-                raise BadInput(f"{name[:80]!r} is not a parameter this address knows")
-            if name in self._given:
-                raise BadInput(f"{name} is given twice")
-            self._given[name] = value
+    def __init__(self, request: Request) -> None:
+        self._given = dict(request.query_params)
 
     def number(self, name: str, default: int, *, least: int = 0, most: int = INT_MAX) -> int:
         """A whole number within bounds."""

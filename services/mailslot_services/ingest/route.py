@@ -55,9 +55,12 @@ from mailslot_core.errors import CoreError
 from mailslot_services.ingest import events, goals, health, page, prompts, sessions
 from mailslot_services.ingest.door import Door, Handler
 from mailslot_services.ingest.problem import problem_of, problem_response
-from mailslot_services.ingest.request import discard
+from mailslot_services.ingest.request import check_query, discard
 
 JSON: Final = "application/json"
+
+API: Final = "/v1/"
+"""Where parameters are held to the table. Pages may be asked for with whatever a browser adds."""
 
 COUNTED: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 """Methods that are a label of their own; a caller can make up any number of others."""
@@ -97,6 +100,10 @@ class Operation:
     body_required: bool = True
     parameters: tuple[Parameter, ...] = ()
     codes: tuple[Code, ...] = ()
+
+    def query_names(self) -> frozenset[str]:
+        """Names of its query parameters."""
+        return frozenset(parameter.name for parameter in self.parameters if parameter.place == "query")
 
 
 @dataclass(frozen=True)
@@ -355,6 +362,7 @@ class Endpoint:
     def __init__(self, door: Door, resource: Resource) -> None:
         self._door = door
         self._resource = resource
+        self._known = {method: operation.query_names() for method, operation in resource.methods.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. What is not an error of ours goes up to the application's own handler."""
@@ -377,12 +385,15 @@ class Endpoint:
             await response(scope, receive, send)
 
     async def _answer(self, method: str, request: Request) -> Response:
-        operation = self._resource.methods.get("GET" if method == "HEAD" else method)
+        served_as = "GET" if method == "HEAD" else method
+        operation = self._resource.methods.get(served_as)
         if operation is None:
             allowed = ", ".join(sorted(self._resource.methods))
             problem = Problem.of(Code.METHOD_NOT_ALLOWED, f"{self._resource.path} takes {allowed}, not {method[:20]}")
             return problem_response(problem, {"Allow": allowed})
         try:
+            if request.scope["query_string"] and self._resource.path.startswith(API):
+                check_query(request, self._known[served_as])
             response = await operation.handler(self._door, request)
         except (CoreError, ContractError) as error:
             return problem_response(problem_of(error))

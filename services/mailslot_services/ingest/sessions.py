@@ -22,9 +22,6 @@ SCAN_COUNT: Final = 200
 SCANS_MAX: Final = 25
 """Reads for one page of a filtered list. A page may come out short; its `next` says where to go on."""
 
-SESSIONS_QUERY = ("after", "limit", "status")
-CANCEL_QUERY = ("wait",)
-
 
 async def create_session(door: Door, request: Request) -> Response:
     """The session is there: 201 when it is new, 200 when it was there with the same body."""
@@ -37,7 +34,7 @@ async def create_session(door: Door, request: Request) -> Response:
 
 async def list_sessions(door: Door, request: Request) -> Response:
     """A page of levels in order of session id."""
-    query = Query(request, SESSIONS_QUERY)
+    query = Query(request)
     limit = query.number("limit", PAGE_COUNT_DEFAULT, least=1, most=PAGE_COUNT_MAX)
     status = query.choice("status", tuple(status.value for status in Status))
     after, more, found = query.name("after"), True, list[dict[str, object]]()
@@ -66,7 +63,7 @@ async def read_session(door: Door, request: Request) -> Response:
 async def cancel_turn(door: Door, request: Request) -> Response:
     """A cancel of the open turn is recorded, or there was nothing to cancel. With `wait`, whether it has ended."""
     name = session_id(request)
-    wait_s = Query(request, CANCEL_QUERY).seconds("wait", 0, IDLE_TIMEOUT_S_MAX)
+    wait_s = Query(request).seconds("wait", 0, IDLE_TIMEOUT_S_MAX)
     wanted = read(Cancel, await read_json_or_empty(request, door.settings.body_bytes_max))
     cancelled = await door.store.cancel(name, cause=wanted.cause, turn=wanted.turn)
     outcome = cancelled.outcome
