@@ -232,7 +232,9 @@ async def test_a_round_counts_when_it_is_admitted(store: Store, slot: Slot) -> N
     assert (goal["rounds"], goal["spent"]) == (1, {"rounds": 1})
 
 
-@pytest.mark.parametrize("why", ["goal", "revision", "round", "idle", "running", "held", "paused", "no goal", "nobody"])
+@pytest.mark.parametrize(
+    "why", ["goal", "revision", "round", "a round before", "idle", "running", "held", "paused", "no goal", "nobody"]
+)
 async def test_a_stale_notice_does_nothing(world: World, slot: Slot, why: str) -> None:
     store = world.store
     await store.create("s", CAREFUL)
@@ -247,6 +249,8 @@ async def test_a_stale_notice_does_nothing(world: World, slot: Slot, why: str) -
             proposed = goal_round("goal-1", 2, 1, proposed.idle_seq)
         case "round":
             proposed = goal_round("goal-1", 1, 2, proposed.idle_seq)
+        case "a round before":
+            proposed = goal_round("goal-1", 1, 0, proposed.idle_seq)
         case "idle":
             proposed = goal_round("goal-1", 1, 1, proposed.idle_seq - 1)
         case "running":
