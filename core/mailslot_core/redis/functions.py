@@ -8,12 +8,13 @@ Rule 3: numbers that a function needs to know from event data travel beside the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
 import msgpack
 
-from mailslot_contracts.codec import encode, frame, unframe
+from mailslot_contracts.codec import FRAME_BYTES_MAX, encode, frame, unframe
 from mailslot_core.errors import Fenced, Refused
 from mailslot_core.goal import Round
 from mailslot_core.inbox import Receipt, Submission
@@ -37,17 +38,22 @@ SUBJECTS: dict[str, Callable[[Data], list[Any]]] = {
     "usage/recorded": lambda data: [data["inputTokens"], data["outputTokens"], data.get("cost", -1)],
 }
 
-FOREIGN = frozenset({"assistant/message", "tool/call"})  # hold maps that a model made and no door has checked
+BIRTHS_CACHED = 1024  # kinds of sessions whose arguments are kept ready: most are made by a door, all alike
+
+_pack = msgpack.Packer().pack  # what is small and ours; `packb` makes a packer for every value
 
 
 class Birth:
     """A session to make if it is missing: its `session/created` data, and the fingerprint that recognises it."""
 
     def __init__(self, created: Data | None) -> None:
-        self.args: tuple[str | bytes, ...] = ("", "", "", "")
-        if created is not None:
-            data = encode(dict(created))
-            self.args = (data, created["agent"], created["onFailure"], fingerprint(created))
+        self.args = ("", "", "", "") if created is None else _birth(frame(dict(created)))
+
+
+@lru_cache(maxsize=BIRTHS_CACHED)
+def _birth(data: bytes) -> tuple[str | bytes, ...]:
+    created = unframe(data)
+    return encode(created), created["agent"], created["onFailure"], fingerprint(created)
 
 
 def fingerprint(created: Data) -> str:
@@ -158,8 +164,8 @@ class Functions:
             int(hand_out),
             end.kind,
             why,
-            msgpack.packb(dict(end.reason)),
-            msgpack.packb(dict(end.usage)) if end.usage else b"",
+            _pack(dict(end.reason)),
+            _pack(dict(end.usage)) if end.usage else b"",
             *_drafts(drafts),
         )
         reply = await self._on_session("settle", lease.session_id, args, lease=lease)
@@ -237,9 +243,17 @@ def _drafts(drafts: Sequence[Draft]) -> list[str | bytes]:
     for draft in drafts:
         subject, data = SUBJECTS.get(draft.type), draft.data
         about = [data.get("turn", 0), data.get("step", 0), *(subject(data) if subject else ())]
-        write = encode if draft.type in FOREIGN else frame
-        packed += (draft.type, msgpack.packb(about), write(data))
+        packed += (draft.type, _pack(about), _written(draft.type, data))
     return packed
+
+
+def _written(kind: str, data: Data) -> bytes:
+    """A draft's data as the ledger keeps it. The arguments of tool calls are maps that a model made and no door has
+    checked; all other parts are ours or came through a door, and only their size is not known."""
+    if kind == "tool/call" or data.get("toolCalls"):
+        return encode(data)
+    framed = frame(data)
+    return framed if len(framed) <= FRAME_BYTES_MAX else encode(data)  # which says what is too large
 
 
 def _grant(reply: Sequence[Any], at: int) -> Grant:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import IntEnum, auto
 from typing import Any
 
 from mailslot_core.agent import Answer, Effect, Finish, ToolCall, Usage
@@ -27,8 +27,8 @@ OUTCOME_UNKNOWN = {"code": "TOOL_OUTCOME_UNKNOWN", "message": "the call was star
 NOT_DISPATCHED = {"code": "ABORTED_BEFORE_DISPATCH", "message": "the turn was aborted before the call was started"}
 
 
-class Move(Enum):
-    """What comes next."""
+class Move(IntEnum):
+    """What comes next. (A plain enum's members are hashed in Python.)"""
 
     ABORT = auto()
     START_STEP = auto()

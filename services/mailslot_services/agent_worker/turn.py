@@ -48,6 +48,7 @@ TOOL_DRAIN_S = 10.0  # how long a cancelled turn waits for tools that were start
 STORE_RETRY_S = 0.05  # first wait after a store that did not answer; doubles up to STORE_RETRY_S_MAX
 STORE_RETRY_S_MAX = 1.0
 WALL_TIME_SPENT = "the turn's wall time is spent"
+NO_MODEL = ModelError("no-model", "the agent has no model", retryable=False)
 NO_CALLS: Mapping[str, str] = {}
 
 log = logging.getLogger("mailslot.worker")
@@ -230,7 +231,7 @@ class Turn:
 
     async def _answer(self) -> tuple[Answer | End | None, int]:
         """The model's answer and its attempt; an `End` when it failed for good, None when a cancel came (T8)."""
-        failure = ModelError("no-model", "the agent has no model", retryable=False)
+        failure = NO_MODEL
         for model in filter(None, (self._agent.model, self._agent.fallback)):
             for attempt in range(1, self._agent.limits.attempts + 1):
                 left = self._deadline - self._desk.clock.monotonic()
