@@ -289,6 +289,45 @@ async def test_a_queue_that_stays_full_is_given_up(clean_server: Server, monkeyp
         await it.handled()
 
 
+async def test_a_session_that_takes_nothing_does_not_bring_reading_to_a_halt(clean_server: Server) -> None:
+    limits = IntakeLimits(recover_ms=20, in_flight_count=10, batch_count=5, lane_count=3)
+    async with door(clean_server, limits, pending_max=1) as it:
+        it.put("full", messageId="m0")
+        await it.messages("full", 1)
+        it.put("full", messageId="m1")
+        await wait_until(lambda: it.metric("intake_entries_total", outcome="retried"), PATIENCE_S, "a retry")
+        for number in range(2, 40):
+            it.put("full", messageId=f"m{number}")
+        it.put("other", messageId="o")
+        assert await it.messages("other", 1) == ["o"]
+        letters = await it.dead(36)
+        assert {json.loads(letter["reason"])["code"] for letter in letters} == {"queue-full"}
+        assert consumers(it.outside).popitem()[1] == 3
+
+
+class _Gated(RedisStore):
+    """A store that takes messages only while its gate is open."""
+
+    gate = asyncio.Event()
+
+    async def submit(self, *args: Any) -> Any:
+        await self.gate.wait()
+        return await super().submit(*args)
+
+
+async def test_reading_pauses_while_too_much_is_in_hand(clean_server: Server) -> None:
+    limits = IntakeLimits(recover_ms=20, in_flight_count=5, batch_count=5)
+    _Gated.gate = asyncio.Event()
+    async with _Gated.connect(settings(redis_url=clean_server.url)) as store, door(clean_server, limits, store) as it:
+        for number in range(40):
+            it.put(f"s{number}")
+        await wait_until(lambda: sum(consumers(it.outside).values()) >= 5, PATIENCE_S, "a read")
+        await rounds(it, 10)
+        assert sum(consumers(it.outside).values()) <= 10
+        _Gated.gate.set()
+        await it.handled()
+
+
 # -- recovering ---------------------------------------------------------------------------------------------
 
 VICTIM: Final = """

@@ -73,9 +73,17 @@ async def _stream(door: Door, level: Level, after: int, types: Types, *, deltas:
     try:
         yield status_frame(level)
         async with _followed(door, level, after, deltas=deltas) as following:
+            said_at = door.clock.monotonic()
             while not following.ended:
                 frames = await following.next()
-                yield chunk(frames, types) if frames or following.ended else HEARTBEAT
+                said = chunk(frames, types)
+                # Frames that the filter left out are no sign of life to whoever listens.
+                silent = not frames or door.clock.monotonic() - said_at >= door.settings.sse_heartbeat_ms / 1000
+                if not said and silent and not following.ended:
+                    said = HEARTBEAT
+                if said:
+                    said_at = door.clock.monotonic()
+                    yield said
             why = following.ended.value
             yield last_words(following)
     except CursorExpired as error:

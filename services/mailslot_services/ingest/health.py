@@ -8,6 +8,7 @@ Rule 3: a scrape succeeds when the store does not: `mailslot_ingest_store_up` sa
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Final
 
 from starlette.requests import Request
@@ -29,11 +30,19 @@ async def healthz(_door: Door, _request: Request) -> Response:
 
 async def readyz(door: Door, _request: Request) -> Response:
     """Everything that serving needs is there; else 503 with what is not."""
-    found = await asyncio.gather(*(check() for check in door.checks))
+    found = await asyncio.gather(*(_in_time(check) for check in door.checks))
     wrong = [sentence for sentence in found if sentence is not None]
     if wrong:
         return answer({"status": "not ready", "reasons": wrong}, 503)
     return answer({"status": "ready"})
+
+
+async def _in_time(check: Check) -> str | None:
+    try:
+        async with asyncio.timeout(PROBE_S):
+            return await check()
+    except TimeoutError:
+        return f"a check did not end within {PROBE_S:g} s"
 
 
 def store_answers(door: Door) -> Check:
@@ -41,12 +50,9 @@ def store_answers(door: Door) -> Check:
 
     async def check() -> str | None:
         try:
-            async with asyncio.timeout(PROBE_S):
-                await door.store.load(0)
+            await door.store.load(0)
         except CoreError as error:
             return f"the store does not answer: {error}"
-        except TimeoutError:
-            return f"the store does not answer within {PROBE_S:g} s"
         return None
 
     return check
@@ -65,8 +71,10 @@ class Scrape:
                 partitions = range(door.store.partitions)
                 door.metrics.loads(await asyncio.gather(*(door.store.load(number) for number in partitions)))
                 await self._audit.advance()
-                await asyncio.gather(*(gauge() for gauge in door.gauges))
             door.metrics.store_up.set(1)
         except (CoreError, TimeoutError):
             door.metrics.store_up.set(0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PROBE_S):
+                await asyncio.gather(*(gauge() for gauge in door.gauges))
         return Response(door.metrics.text(), media_type=CONTENT_TYPE)

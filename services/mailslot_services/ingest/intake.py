@@ -18,10 +18,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from faststream import AckPolicy
@@ -31,11 +29,12 @@ from redis.exceptions import RedisError
 
 from mailslot_contracts import INTAKE, INTAKE_DEAD, INTAKE_GROUP, Code, ContractError, IntakeEntry, Problem
 from mailslot_core.clock import Clock
-from mailslot_core.errors import CoreError
+from mailslot_core.errors import CoreError, StoreUnavailable
 from mailslot_core.settings import IngestSettings
 from mailslot_services.boot import end
 from mailslot_services.broker import BLOCK_MS, Arrival, arrivals, consumer_name, ensure_group, undecoded
 from mailslot_services.ingest.admission import Admission
+from mailslot_services.ingest.lane import Hand, Lane
 from mailslot_services.ingest.letter import (
     Letter,
     Verdict,
@@ -51,26 +50,6 @@ from mailslot_services.ingest.problem import problem_of
 from mailslot_services.ingest.recovery import Found, Recovery
 
 log = logging.getLogger("mailslot.intake")
-
-
-@dataclass(eq=False)
-class _Lane:
-    """The letters of one session, in stream order. `due` is when a waiting lane is tried again."""
-
-    session_id: str
-    letters: deque[tuple[Letter, IntakeEntry]] = field(default_factory=deque)
-    verdicts: list[Verdict] = field(default_factory=list)
-    due: float | None = None
-
-    def entry_ids(self) -> list[str]:
-        """Every entry that this lane has and that is not settled."""
-        waiting = [letter.entry_id for letter, _ in self.letters]
-        return [*waiting, *(verdict.letter.entry_id for verdict in self.verdicts)]
-
-    def take_verdicts(self) -> list[Verdict]:
-        """What came of those that were submitted."""
-        taken, self.verdicts = self.verdicts, []
-        return taken
 
 
 class Intake:
@@ -94,10 +73,10 @@ class Intake:
         self._limits = limits
         self._client: Redis
         self._recovery: Recovery
-        self._in_hand: set[str] = set()
-        self._lanes: dict[str, _Lane] = {}
+        self._hand = Hand(limits)
+        self._lanes: dict[str, Lane] = {}
         self._waiting = asyncio.Event()
-        self._room = asyncio.Event()
+        self._ending = False
         self._tasks: list[asyncio.Task[None]] = []
         self._subscriber = broker.subscriber(
             stream=StreamSub(
@@ -123,14 +102,19 @@ class Intake:
         """Entries are consumed. Afterwards none is in hand; what was waiting is left to other processes."""
         self._client = await self._broker.connect()
         self._recovery = Recovery(self._client, self.consumer, self._limits)
-        await ensure_group(self._client, INTAKE, INTAKE_GROUP)
-        await self._broker.start()
-        self._tasks = [asyncio.create_task(self._recover_forever()), asyncio.create_task(self._retry_forever())]
+        try:
+            await ensure_group(self._client, INTAKE, INTAKE_GROUP)
+            await self._broker.start()
+        except (RedisError, OSError) as error:
+            raise StoreUnavailable(f"the intake stream cannot be read: {error}") from error
+        loops = (self._recover_forever, self._be_heard_forever, self._retry_forever)
+        self._tasks = [asyncio.create_task(loop()) for loop in loops]
         try:
             yield
         finally:
             await end(*self._tasks)
-            self._room.set()
+            self._ending = True
+            self._hand.wake()
             await self._subscriber.stop()
             await self._leave()
             await self._broker.stop()
@@ -165,23 +149,15 @@ class Intake:
 
     async def _take(self, batch: list[Any]) -> None:
         """One read of the subscriber. Waits while too much is in hand, so that reading pauses."""
-        fresh = self._grasp(batch)
-        while len(self._in_hand) - len(fresh) >= self._limits.in_flight_count and self._subscriber.running:
-            self._room.clear()
-            await self._room.wait()
+        fresh = self._hand.grasp(batch)
+        await self._hand.room(fresh, lambda: not self._ending)
         await self._handle(fresh)
-
-    def _grasp(self, batch: Iterable[Arrival]) -> list[Arrival]:
-        """What of a batch was not in hand yet; now it is."""
-        fresh = [arrival for arrival in batch if arrival.entry_id not in self._in_hand]
-        self._in_hand.update(arrival.entry_id for arrival in fresh)
-        self._metrics.intake_in_flight.set(len(self._in_hand))
-        return fresh
 
     async def _handle(self, batch: Iterable[Arrival]) -> None:
         """Settle what can be settled now; the rest waits in its lane."""
+        self._metrics.intake_in_flight.set(len(self._hand))
         verdicts: list[Verdict] = []
-        started: list[_Lane] = []
+        started: list[Lane] = []
         for letter in map(unwrap, batch):
             try:
                 entry = read_letter(letter, self._settings.body_bytes_max)
@@ -190,14 +166,17 @@ class Intake:
                 continue
             lane = self._lanes.get(entry.session_id)
             if lane is None:
-                lane = self._lanes[entry.session_id] = _Lane(entry.session_id)
+                lane = self._lanes[entry.session_id] = Lane(entry.session_id)
                 started.append(lane)
-            lane.letters.append((letter, entry))
+            if lane.is_full(self._limits.lane_count):
+                verdicts.append(Verdict(letter, problem=lane.problem))
+            else:
+                lane.letters.append((letter, entry))
         await self._drain(started, verdicts)
 
     # -- lanes ------------------------------------------------------------------------------------------------
 
-    async def _drain(self, lanes: Sequence[_Lane], verdicts: list[Verdict]) -> None:
+    async def _drain(self, lanes: Sequence[Lane], verdicts: list[Verdict]) -> None:
         """Submit what is in these lanes, then settle it together with the verdicts that are known already."""
         outcomes = await asyncio.gather(*(self._submit_all(lane) for lane in lanes), return_exceptions=True)
         for lane, outcome in zip(lanes, outcomes, strict=True):
@@ -207,41 +186,44 @@ class Intake:
                 verdicts += lane.take_verdicts()
         await self._settle(verdicts)
 
-    def _drop(self, lane: _Lane, defect: BaseException) -> None:
+    def _drop(self, lane: Lane, defect: BaseException) -> None:
         """A defect stopped a lane. Its letters are not in hand any more, so recovery tries them again, a bounded
         number of times (rule 4); those that were submitted are then found to be duplicates."""
         log.error("a lane of the intake failed", exc_info=defect, extra={"session": lane.session_id})
         del self._lanes[lane.session_id]
-        self._in_hand.difference_update(lane.entry_ids())
+        self._hand.release(lane.entry_ids())
 
-    async def _submit_all(self, lane: _Lane) -> None:
+    async def _submit_all(self, lane: Lane) -> None:
         """Submit one after the other until the lane is empty or its head has to wait (rule 2)."""
         lane.due = None
         while lane.letters:
             letter, entry = lane.letters[0]
-            verdict = await self._submit(letter, entry)
+            verdict = await self._submit(lane, letter, entry)
             if verdict is None:
-                self._wait(lane, letter)
+                self._wait(lane)
                 return
             lane.letters.popleft()
             lane.verdicts.append(verdict)
         del self._lanes[lane.session_id]
 
-    async def _submit(self, letter: Letter, entry: IntakeEntry) -> Verdict | None:
-        """What came of a letter; None when it is to be tried again."""
+    async def _submit(self, lane: Lane, letter: Letter, entry: IntakeEntry) -> Verdict | None:
+        """What came of a letter; None when it is to be tried again (rule 3)."""
         message_id = message_id_of(letter, entry)
         try:
             receipt = await self._admission.submit(entry.session_id, message_id, entry, entry.agent)
         except CoreError as error:
-            letter.attempts += 1
-            if letter.attempts < RETRIES.get(error.code, 0):
-                return None
-            return Verdict(letter, problem=problem_of(error))
+            lane.problem = problem_of(error)
+            if error.code not in RETRIES:
+                lane.attempts = 0
+                return Verdict(letter, problem=lane.problem)
+            lane.attempts += 1
+            return None if lane.attempts < RETRIES[error.code] else Verdict(letter, problem=lane.problem)
+        lane.attempts, lane.problem = 0, None
         self._metrics.intake("duplicate" if receipt.duplicate else "accepted")
         return Verdict(letter, message_id=message_id)
 
-    def _wait(self, lane: _Lane, head: Letter) -> None:
-        delay_s = min(RETRY_CAP_S, RETRY_FIRST_S * 2 ** min(head.attempts - 1, 16))
+    def _wait(self, lane: Lane) -> None:
+        delay_s = min(RETRY_CAP_S, RETRY_FIRST_S * 2 ** min(lane.attempts - 1, 16))
         lane.due = self._clock.monotonic() + delay_s * random.uniform(0.5, 1)  # noqa: S311 - spreads load, no secret
         self._metrics.intake("retried")
         self._waiting.set()
@@ -282,9 +264,8 @@ class Intake:
         except (RedisError, OSError) as error:
             log.warning("entries could not be settled; trying again", extra={"cause": str(error)})
         finally:
-            self._in_hand.difference_update(entry_ids)
-            self._metrics.intake_in_flight.set(len(self._in_hand))
-            self._room.set()
+            self._hand.release(entry_ids)
+            self._metrics.intake_in_flight.set(len(self._hand))
 
     # -- recovery ---------------------------------------------------------------------------------------------
 
@@ -296,20 +277,28 @@ class Intake:
                 log.warning("recovery failed; trying again", extra={"cause": str(error)})
             await self._clock.sleep(self._limits.recover_ms / 1000)
 
+    async def _be_heard_forever(self) -> None:
+        """On its own, because a round of recovery takes as long as the store lets it."""
+        while True:
+            try:
+                await self._recovery.be_heard()
+            except (RedisError, OSError) as error:
+                log.warning("this consumer could not make itself heard", extra={"cause": str(error)})
+            await self._clock.sleep(self._limits.recover_ms / 1000)
+
     async def _recover(self) -> None:
-        """One round: read again if reading stopped, be heard of, take up what was lost, remove who is gone."""
+        """One round: read again if reading stopped, take up what was lost, remove who is gone."""
         if not self._subscriber.running:  # the stream was deleted or flushed
             await ensure_group(self._client, INTAKE, INTAKE_GROUP)
             await self._subscriber.start()
-        await self._recovery.be_heard()
-        async for found in self._recovery.lost(self._in_hand):
+        async for found in self._recovery.lost(self._hand):
             await self._handle_again(found)
         await self._recovery.remove_gone()
 
     async def _handle_again(self, found: Sequence[Found]) -> None:
         """Handle entries that were handed out before; those handed out too often are dead."""
         self._metrics.intake_reclaimed.inc(len(found))
-        self._grasp(each.arrival for each in found)
+        self._hand.grasp(each.arrival for each in found)
         poison = [each.arrival for each in found if each.deliveries >= self._limits.deliveries]
         problem = Problem.of(Code.INTERNAL, f"handed out {self._limits.deliveries} times and never settled")
         await self._settle([Verdict(unwrap(arrival), problem=problem) for arrival in poison])

@@ -50,7 +50,7 @@ MSGPACK_FROM: Final = 0x80
 
 @dataclass(slots=True)
 class Letter:
-    """An opened entry. `wrong` is what was found on opening; `attempts` how often its submit was tried."""
+    """An opened entry. `wrong` is what was found on opening."""
 
     entry_id: str
     data: bytes
@@ -58,7 +58,6 @@ class Letter:
     reply_to: str | None = None
     correlation_id: str | None = None
     wrong: ContractError | None = None
-    attempts: int = 0
 
     @property
     def place(self) -> tuple[int, int]:

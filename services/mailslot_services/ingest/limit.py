@@ -10,8 +10,9 @@ RETRIES: Final[dict[str, int]] = {
     "store-refused": 1_000,
     "outcome-unknown": 1_000,
 }
-"""How often a letter with a problem that may pass is tried before it is dead. A full queue is given some five
-minutes; a store that refuses, hours: an outage must not turn the intake into dead letters."""
+"""How often in a row a lane meets a problem that may pass before its letters are dead, until one is taken again. A
+full queue is given some five minutes; a store that refuses, hours: an outage must not turn the intake into dead
+letters."""
 
 RETRY_FIRST_S: Final = 0.1
 RETRY_CAP_S: Final = 15.0
@@ -34,7 +35,11 @@ class IntakeLimits:
     batch_count: int = 128
     """Entries in one read."""
     in_flight_count: int = 10_000
-    """Entries in hand, waiting ones included, before reading pauses."""
+    in_flight_bytes: int = 256 * 1024 * 1024
+    """Entries in hand, waiting ones included, and their bytes, before reading pauses."""
+    lane_count: int = 1_000
+    """Entries that wait for room in one session's queue; further ones are refused at once, or one session that takes
+    nothing would bring reading to a halt for all."""
     recover_ms: int = 2_000
     """Between two rounds of recovery."""
     dead_ms: int = 15_000

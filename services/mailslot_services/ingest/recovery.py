@@ -5,7 +5,7 @@
     ourselves                        what is pending with us and not in hand was lost on its way: a broken connection
 
 Rule 1: whether a consumer lives is asked of the consumer, not of its entries: one that lives may hold an entry as long
-        as it takes, and makes itself heard in every round of recovery.
+        as it takes, and makes itself heard all the while.
 Rule 2: a claim names how long the entry must have rested, so that of two who claim at the same time one gets it.
 Rule 3: a consumer that is gone is removed in the same act that finds nothing pending with it: removing a consumer drops
         what is pending.
@@ -13,7 +13,7 @@ Rule 3: a consumer that is gone is removed in the same act that finds nothing pe
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Container
 from typing import Any, Final, NamedTuple
 
 from redis.asyncio import Redis
@@ -58,7 +58,7 @@ class Recovery:
         """The server notes that this consumer lives, also while it does not read."""
         await self._client.xreadgroup(INTAKE_GROUP, self._consumer, {INTAKE: BEYOND}, count=1)
 
-    async def lost(self, in_hand: Collection[str]) -> AsyncIterator[list[Found]]:
+    async def lost(self, in_hand: Container[str]) -> AsyncIterator[list[Found]]:
         """Claim entries that nobody works on, some at a time."""
         for consumer in await self._client.xinfo_consumers(INTAKE, INTAKE_GROUP):
             name = consumer["name"].decode()
@@ -68,7 +68,7 @@ class Recovery:
             async for found in self._claimed(name, idle_ms, in_hand):
                 yield found
 
-    async def _claimed(self, consumer: str, idle_ms: int, in_hand: Collection[str]) -> AsyncIterator[list[Found]]:
+    async def _claimed(self, consumer: str, idle_ms: int, in_hand: Container[str]) -> AsyncIterator[list[Found]]:
         start = "-"
         while True:
             pending = await self._client.xpending_range(

@@ -132,7 +132,7 @@ REQUESTS = [
     ("GET", "/v1/sessions?status=busy", None, Code.BAD_INPUT),
     ("GET", "/v1/sessions?after=a%00", None, Code.BAD_INPUT),
     ("GET", "/v1/sessions?limmit=1", None, Code.BAD_INPUT),
-    ("POST", "/v1/sessions/s/prompt?wait=1", b"{\"content\": \"a\"}", Code.BAD_INPUT),
+    ("POST", "/v1/sessions/s/prompt?wait=1", b'{"content": "a"}', Code.BAD_INPUT),
     ("GET", "/v1/sessions?limit=1&limit=2", None, Code.BAD_INPUT),
     ("GET", "/v1/sessions/nobody", None, Code.NOT_FOUND),
     ("GET", "/v1/sessions/nobody/events", None, Code.NOT_FOUND),

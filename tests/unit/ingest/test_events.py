@@ -300,6 +300,25 @@ async def test_a_quiet_stream_is_kept_alive_by_comments() -> None:
             assert await comment == "still here"
 
 
+async def test_a_stream_whose_filter_leaves_everything_out_is_kept_alive_too() -> None:
+    clock = ManualClock()
+    async with on_socket(clock=clock) as house:
+        await house.prompt("s")
+        async with stream(house, "s", "?types=turn/end") as events:
+            await events.take(1)
+            comment = asyncio.create_task(events.comment())
+
+            async def heard_after_half_a_heartbeat_with_events() -> bool:
+                await clock.advance(7_000)
+                before = house.metric("events_read_total")
+                await house.prompt("s", delivery="inject")
+                await wait_until(lambda: house.metric("events_read_total") > before, PATIENCE_S, "the event to be read")
+                return comment.done()
+
+            await wait_until(heard_after_half_a_heartbeat_with_events, PATIENCE_S, "a comment")
+            assert await comment == "still here"
+
+
 async def test_a_process_that_ends_ends_its_streams_with_their_cursors() -> None:
     async with on_socket() as house:
         await house.prompt("s")
