@@ -18,6 +18,7 @@ from faststream.redis import RedisBroker
 from starlette.applications import Starlette
 
 from mailslot_contracts import INTAKE, INTAKE_DEAD, INTAKE_GROUP, encode
+from mailslot_core.errors import StoreUnavailable
 from mailslot_core.redis.store import RedisStore
 from mailslot_core.store import Store
 from mailslot_services.broker import make_broker
@@ -311,7 +312,8 @@ class _Gated(RedisStore):
     gate = asyncio.Event()
 
     async def submit(self, *args: Any) -> Any:
-        await self.gate.wait()
+        if not self.gate.is_set():
+            raise StoreUnavailable("the store refused")
         return await super().submit(*args)
 
 
