@@ -191,7 +191,7 @@ class RedisStore:
     async def resting_goals(self, partition: int) -> list[IdleNotice]:
         """See `Store.resting_goals`."""
         members = await self._call(("SMEMBERS", keys.partition_key(partition, "goals")))
-        levels = await asyncio.gather(*(self.level(member.decode()) for member in members))
+        levels = await asyncio.gather(*(self.level(member.decode()) for member in sorted(members)))
         return [
             IdleNotice(level.session_id, level.goal["goalId"], level.goal["revision"], level.idle_cursor)
             for level in levels
