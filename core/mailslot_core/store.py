@@ -251,7 +251,7 @@ class Store(Protocol):
         ...
 
     async def resting_goals(self, partition: int) -> list[IdleNotice]:
-        """Sessions of the partition that rest while their goal is active, by name: what reconciling starts from (G8)."""
+        """Sessions of the partition that rest while their goal is active, by name: where reconciling starts (G8)."""
         ...
 
     # -- reading ----------------------------------------------------------------------------------------------
