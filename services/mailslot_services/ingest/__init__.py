@@ -89,7 +89,8 @@ async def serve_app(
         answering = asyncio.create_task(server.answering.wait())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({serving, answering}, return_when=asyncio.FIRST_COMPLETED)
-        started(url_of(listener))
+        if server.started:
+            started(url_of(listener))
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         answering.cancel()
         stopping.cancel()
