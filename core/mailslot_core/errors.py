@@ -5,6 +5,7 @@
     |-- Fenced                 the worker's: it no longer owns the session (semantics L3, R2); nothing was written
     |-- CursorExpired          the reader's: the events after its cursor were trimmed (semantics L7)
     |-- StoreUnavailable       the store's: it refused or was not reached; nothing was kept
+    |-- StoreFault             nobody's and ours: damaged data or a defect; the doctor says which session
     |-- OutcomeUnknown         the wire's: the answer was lost; the act may have been carried out (semantics M1)
     `-- Misconfigured          the operator's: the server cannot give what the configuration promises (semantics M2)
 
@@ -73,6 +74,10 @@ class OutcomeUnknown(CoreError):
     def __init__(self, sentence: str, *, message_id: str | None = None) -> None:
         super().__init__(sentence)
         self.message_id = message_id
+
+
+class StoreFault(CoreError):
+    """The store failed in the middle of an act: what it keeps is damaged, or we are wrong. Repeating does not help."""
 
 
 class Misconfigured(CoreError):

@@ -38,8 +38,6 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_SIGNALLED = 128  # plus the signal's number, as shells say it, when a second signal ended the process
 
-CANCEL_AGAIN_S = 0.1
-"""After this long a task that was cancelled and still runs is cancelled again."""
 
 METRICS_HOST = "127.0.0.1"
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -208,19 +206,6 @@ async def _until_signal(serve: Serve) -> int:
     finally:
         for number in SIGNALS:
             loop.remove_signal_handler(number)
-
-
-async def end(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks and return once each of them has ended, whatever it ended with.
-
-    One cancel is not enough: on Python 3.11 `asyncio.wait_for`, which redis-py sends every command with, loses a cancel
-    that comes in the same moment as the answer, and a loop would go on for ever.
-    """
-    while running := [task for task in tasks if not task.done()]:
-        for task in running:
-            task.cancel()
-        await asyncio.wait(running, timeout=CANCEL_AGAIN_S)
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 # -- metrics ------------------------------------------------------------------------------------------------

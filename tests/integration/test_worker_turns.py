@@ -133,7 +133,7 @@ async def test_a_cancel_keeps_what_was_visible_and_the_queue_goes_on(store: Stor
     """Trace 7 (semantics C2, T9): the cancel finds its turn without any control topic, by the next renewal."""
     gates = Gates()
     model = ScriptedModel.sequence([{"deltas": ["vis", {"text": "ible", "wait": "half"}]}, {"say": "two"}], gates=gates)
-    async with crew(store, agent(model), lease_ms=300):
+    async with crew(store, agent(model), lease_ms=900):
         await prompt(store, "s", "A")
         await gates.reached("half")
         await prompt(store, "s", "B")
@@ -200,7 +200,7 @@ async def test_when_retries_are_spent_the_fallback_answers(store: Store) -> None
 async def test_a_cancel_ends_the_wait_for_a_retry(store: Store) -> None:
     """Semantics T8: the wait is cancellable."""
     fail = {"fail": {"code": "rate-limited", "message": "slow", "retryable": True, "retry_after_ms": 600_000}}
-    async with crew(store, agent(ScriptedModel.sequence([fail])), lease_ms=300):
+    async with crew(store, agent(ScriptedModel.sequence([fail])), lease_ms=900):
         await prompt(store, "s", "A")
         await seen(store, "s", "llm/retry")
         await store.cancel("s", cause="user")

@@ -26,7 +26,7 @@ from redis.maint_notifications import MaintNotificationsConfig
 from mailslot_contracts.channels import event_channel
 from mailslot_contracts.codec import encode, unframe
 from mailslot_core import goal as goals
-from mailslot_core.errors import CursorExpired, Misconfigured, OutcomeUnknown, Refused, StoreUnavailable
+from mailslot_core.errors import CursorExpired, Misconfigured, OutcomeUnknown, Refused, StoreFault, StoreUnavailable
 from mailslot_core.goal import Change, Round
 from mailslot_core.inbox import Receipt, Submission
 from mailslot_core.redis import keys, server
@@ -358,12 +358,12 @@ def _shown(url: str) -> str:
 
 
 def _not_carried_out(error: RedisError) -> Exception:
-    """The refusal as ours, or the error itself when it is a defect of ours."""
+    """The refusal as ours; what is no refusal is a fault of what is kept, or of ours."""
     said = f"{getattr(error, 'status_code', None) or ''} {error}".strip()
     words = {word.strip("-:") for word in said.split(" ", 3)[:3]}
     if words & NOT_CARRIED_OUT:
         return StoreUnavailable(f"the store refused: {said}")
-    return error
+    return StoreFault(f"the store failed inside an act: {said}")
 
 
 def _fields(reply: Any) -> dict[bytes, Any]:

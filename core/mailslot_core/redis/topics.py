@@ -25,6 +25,7 @@ from mailslot_contracts.channels import STATUS_CHANNEL, event_channel
 from mailslot_contracts.codec import decode
 from mailslot_contracts.problems import CodecError
 from mailslot_core.store import Notices
+from mailslot_core.task import end
 
 HINTS_MAX = 1024  # notices kept for one watcher; what does not fit is found in the ledger
 RECONNECT_S = 0.5
@@ -58,8 +59,7 @@ class Topics:
     async def close(self) -> None:
         """Stop listening."""
         if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.gather(self._reader, return_exceptions=True)
+            await end(self._reader)
         await self._pubsub.aclose()  # type: ignore[no-untyped-call]
 
     # -- subscribing ------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from mailslot_core.errors import CoreError, OutcomeUnknown, StoreUnavailable
+from mailslot_core.task import end
 
 Command = tuple[str | bytes | int, ...]
 
@@ -105,9 +106,7 @@ class GroupCommit:
     async def close(self) -> None:
         """See `Wire.close`."""
         self._closed = True
-        for flusher in self._flushers:
-            flusher.cancel()
-        await asyncio.gather(*self._flushers, return_exceptions=True)
+        await end(*self._flushers)
         while self._waiting:
             self._waiting.popleft().answer(StoreUnavailable("the connection to the store was closed"))
 

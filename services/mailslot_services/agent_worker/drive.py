@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from mailslot_core.agent import Usage
 from mailslot_core.errors import CoreError, Fenced
-from mailslot_core.session import Phase
+from mailslot_core.session import Event, Phase
 from mailslot_core.store import Grant, Settled
 from mailslot_core.turn import Draft, End, Outcome
 from mailslot_services.agent_worker import plan
@@ -24,7 +25,7 @@ from mailslot_services.agent_worker.tenure import Slot, Tenure
 from mailslot_services.agent_worker.transcript import Transcript, TranscriptCache
 from mailslot_services.agent_worker.turn import Desk, HandBack, LeaseLost, Past, Turn, persist, settle
 
-PAGE_EVENTS = 1000  # events read from a ledger at once
+PAGE_EVENTS = 200  # events read from a ledger at once; each may be a megabyte
 
 log = logging.getLogger("mailslot.worker")
 
@@ -115,12 +116,23 @@ class Driver:
         if cached is not None:
             return Past(cached)
         transcript = Transcript()
-        calls, truncated, after = 0, False, 0
+        ours: list[Event] = []
+        after = 0
         while after < grant.seq:
             page = await self._desk.store.events(grant.lease.session_id, after=after, limit=PAGE_EVENTS)
             transcript.grow(page)
-            ours = [event for event in page if event.data.get("turn") == grant.turn]
-            calls += sum(event.type == "tool/call" for event in ours)
-            truncated = truncated or any(event.data.get("truncated") for event in ours)
+            ours += [event for event in page if event.data.get("turn") == grant.turn]
             after = page[-1].seq if page else grant.seq
-        return Past(transcript, calls, truncated)
+        return past_of(transcript, ours)
+
+
+def past_of(transcript: Transcript, ours: Sequence[Event]) -> Past:
+    """What an open turn has already used, by its own events: a new owner goes on counting (T5, T10)."""
+    used = [event.data for event in ours if event.type == "usage/recorded"]
+    return Past(
+        transcript,
+        calls_made=sum(event.type == "tool/call" for event in ours),
+        truncated=any(event.data.get("truncated") for event in ours),
+        usage=Usage(sum(data["inputTokens"] for data in used), sum(data["outputTokens"] for data in used)),
+        elapsed_s=(ours[-1].time - ours[0].time) / 1000 if ours else 0.0,
+    )

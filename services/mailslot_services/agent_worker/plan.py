@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from enum import IntEnum, auto
 from typing import Any
 
+from mailslot_contracts.codec import encode
+from mailslot_contracts.problems import ContractError
 from mailslot_core.agent import Answer, Effect, Finish, ToolCall, Usage
 from mailslot_core.session import Data, Phase
 from mailslot_core.store import Claimed
 from mailslot_core.turn import Draft
 
+ANSWER_BYTES_MAX = 4 * 1024 * 1024  # of text in one answer: it must fit into one event with its calls
 RETRY_BASE_MS = 500
 RETRY_CAP_MS = 30_000
 
@@ -64,6 +67,19 @@ def step_start(turn: int, step: int, batch: Sequence[Claimed]) -> list[Draft]:
         for message in batch
     ]
     return [Draft("step/start", {"turn": turn, "step": step}), *admitted]
+
+
+def refusal(answer: Answer) -> str | None:
+    """Why an answer cannot be kept, None when it can: the ledger takes well-formed text of a bounded size (L5)."""
+    try:
+        size_bytes = len(answer.text.encode())
+        if size_bytes > ANSWER_BYTES_MAX:
+            return f"the answer has {size_bytes} bytes; the limit is {ANSWER_BYTES_MAX}"
+        for call in answer.calls:
+            encode({"toolCalls": [{"name": call.name, "arguments": dict(call.arguments)}], "callId": call.call_id})
+    except (UnicodeEncodeError, ContractError) as error:
+        return f"the answer cannot be kept: {error}"
+    return None
 
 
 def answered(turn: int, step: int, attempt: int, answer: Answer) -> list[Draft]:

@@ -122,19 +122,35 @@ class Keeper:
         if tenure is not None and tenure.lease.epoch == epoch:
             tenure.cancel(turn, cause)
 
-    async def run(self) -> None:
-        """Renew for ever."""
+    async def guard(self) -> None:
+        """Let go of what may not be kept, for ever. Apart from renewing, because a renewal may hang (R2)."""
         while True:
-            await self._clock.sleep(self._lease_ms / 1000 / RENEWALS_PER_LEASE)
-            await self.renew_all()
+            self.let_go()
+            await self._clock.sleep(self._lease_ms / 1000 * (1 - SAFETY) / 2)
 
-    async def renew_all(self) -> None:
-        """One round: let go of what may not be kept, renew the rest."""
+    def let_go(self) -> None:
+        """Stop working on every session whose lease is over, or that gets nowhere."""
         now = self._clock.monotonic()
         for tenure in self.held:
             reason = self._must_go(tenure, now)
             if reason is not None:
                 self.lose(tenure, reason)
+
+    async def renew(self) -> None:
+        """Renew for ever. A round that hangs is given up in time for the next one."""
+        interval_s = self._lease_ms / 1000 / RENEWALS_PER_LEASE
+        while True:
+            await self._clock.sleep(interval_s)
+            try:
+                async with asyncio.timeout(interval_s):
+                    await self.renew_all()
+            except TimeoutError:
+                log.warning("leases were not renewed within %.1f s", interval_s)
+
+    async def renew_all(self) -> None:
+        """One round."""
+        self.let_go()  # a loop that was frozen renews nothing that is over by now
+        now = self._clock.monotonic()
         tenures = [tenure for tenure in self.held if tenure.lost is None]
         if not tenures:
             return

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from mailslot_core.agent import (
@@ -36,6 +36,7 @@ from mailslot_core.clock import Clock
 from mailslot_core.errors import CoreError, OutcomeUnknown, StoreUnavailable
 from mailslot_core.session import Phase
 from mailslot_core.store import Claimed, Grant, Settled, Store
+from mailslot_core.task import end
 from mailslot_core.turn import Draft, End, Outcome, Then
 from mailslot_services.agent_worker import plan
 from mailslot_services.agent_worker.agents import LIMITS, Agent
@@ -71,6 +72,8 @@ class Past:
     transcript: Transcript
     calls_made: int = 0
     truncated: bool = False
+    usage: Usage = field(default_factory=Usage)
+    elapsed_s: float = 0.0  # of the turn's wall time
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +145,10 @@ class Turn:
         self._transcript = past.transcript
         self._pending: list[Draft] = []  # decided, not yet committed
         self._seen = Seen()
-        self._usage = Usage()
+        self._usage = past.usage
         self._calls_made = past.calls_made
         self._truncated = past.truncated
-        self._deadline = desk.clock.monotonic() + agent.limits.wall_seconds_per_turn
+        self._deadline = desk.clock.monotonic() + agent.limits.wall_seconds_per_turn - past.elapsed_s
         self._moves: dict[Move, Callable[[], Awaitable[End | None]]] = {
             Move.ABORT: self._abort,
             Move.START_STEP: self._start_step,
@@ -182,6 +185,7 @@ class Turn:
             return self._over("steps_per_turn", f"the turn has had {view.step} steps")
         self._desk.metrics.steps.inc()
         view.step += 1
+        self._seen = Seen()
         self._note(plan.step_start(view.turn, view.step, view.batch))
         view.batch = ()
         view.move(Phase.OPEN)
@@ -209,13 +213,13 @@ class Turn:
     async def _run_tools(self) -> End | None:
         view = self._view
         asked = [call for call in self._last_calls() if call.call_id in view.calls]
-        self._calls_made += len(asked)
+        fresh = [call for call in asked if view.calls[call.call_id] == "asked"]
+        self._calls_made += len(fresh)
         limit = self._agent.limits.tool_calls_per_turn
         if self._calls_made > limit:
             self._note(plan.abort_step(view.turn, view.step, view.phase, view.calls, Seen()))
             view.move(Phase.BOUNDARY)
             return self._over("tool_calls_per_turn", f"the turn asked for more than {limit} tool calls")
-        fresh = [call for call in asked if view.calls[call.call_id] == "asked"]
         self._note(plan.calls_started(view.turn, view.step, fresh))
         await self._commit()
         if self._tenure.cancelled.is_set():
@@ -223,6 +227,8 @@ class Turn:
             return None
         self._note(await self._results(asked, view.calls))
         self._end_step()
+        if self._desk.clock.monotonic() >= self._deadline:
+            return self._over("wall_seconds_per_turn", WALL_TIME_SPENT)
         if not self._tenure.cancelled.is_set():
             await self._commit(take=True)
         return None
@@ -250,8 +256,11 @@ class Turn:
         return End(reason, self._turn_usage()), 1
 
     async def _wait_to_retry(self, error: ModelError, attempt: int) -> bool:
-        """Say that another attempt follows, and wait for it; False when a cancel came."""
+        """Say that another attempt follows, and wait for it. False when a cancel came, or when the wait does not fit
+        into the turn's wall time."""
         delay_ms = plan.retry_delay_ms(attempt, error.retry_after_ms, self._desk.jitter())
+        if self._desk.clock.monotonic() + delay_ms / 1000 >= self._deadline:
+            return False
         view = self._view
         data = {"turn": view.turn, "step": view.step, "attempt": attempt, "delayMs": delay_ms}
         self._note([Draft("llm/retry", {**data, "code": error.code, "message": str(error)})])
@@ -266,22 +275,27 @@ class Turn:
         try:
             await asyncio.wait({cancelled, slept}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            cancelled.cancel()
-            slept.cancel()
+            await end(cancelled, slept)
         return self._tenure.cancelled.is_set()
 
     async def _attempt(self, model: Model, attempt: int, left_s: float) -> Answer | None:
-        """One attempt, counted; None when a cancel ended it."""
+        """One attempt, counted; None when a cancel ended it. What a failed attempt had said is not kept (T9)."""
+        self._seen = Seen(model=model.name)
         if self._pending and not model.instant:
             await self._commit()
         if self._tenure.cancelled.is_set():
             return None
-        self._seen = Seen(model=model.name)
         began = self._desk.clock.monotonic()
         outcome = "failed"
         try:
             answer = await self._call_model(model, self._request(attempt), left_s)
+            refused = plan.refusal(answer) if answer else None
+            if refused is not None:
+                raise ModelError("bad-response", refused, retryable=False)  # noqa: TRY301 - one way to fail
             outcome = "ok" if answer else "cancelled"
+        except ModelError:
+            self._seen = Seen()
+            raise
         finally:
             self._desk.metrics.model_calls(model.name, outcome).inc()
             self._desk.metrics.model_seconds(model.name).observe(self._desk.clock.monotonic() - began)
@@ -302,8 +316,7 @@ class Turn:
                 raise ModelError(code, WALL_TIME_SPENT, retryable=False)
             return _result_of(asked)
         finally:
-            cancelled.cancel()
-            await _stop([asked])
+            await end(cancelled, asked)
 
     def _request(self, attempt: int) -> Request:
         return Request(
@@ -335,23 +348,21 @@ class Turn:
             (entry.calls for entry in reversed(self._transcript.entries) if isinstance(entry, AssistantEntry)), ()
         )
 
-    async def _results(self, asked: Sequence[ToolCall], states: Any) -> list[Draft]:
+    async def _results(self, asked: Sequence[ToolCall], states: Mapping[str, str]) -> list[Draft]:
         """A result for each call, in the order they were asked for. All run at once; a cancel gives them
-        TOOL_DRAIN_S to finish (C4)."""
+        TOOL_DRAIN_S to finish (C4), the end of the turn's wall time gives them nothing (T10)."""
         running = {call.call_id: asyncio.ensure_future(self._result(call, states[call.call_id])) for call in asked}
         cancelled = asyncio.ensure_future(self._tenure.cancelled.wait())
-        caps = [tool.timeout_ms / 1000 for call in asked if (tool := self._agent.tools.get(call.name)) is not None]
+        left_s = max(0.0, self._deadline - self._desk.clock.monotonic())
         try:
-            with self._desk.keeper.calling(self._tenure, max(caps, default=0.0) + TOOL_DRAIN_S):
-                await _all_or(cancelled, list(running.values()))
-                await asyncio.wait(running.values(), timeout=TOOL_DRAIN_S)
-            return [
-                running[call.call_id].result() if running[call.call_id].done() else self._unknown(call)
-                for call in asked
-            ]
+            with self._desk.keeper.calling(self._tenure, left_s + TOOL_DRAIN_S):
+                await _all_or(cancelled, list(running.values()), left_s)
+                if cancelled.done():
+                    await asyncio.wait(running.values(), timeout=TOOL_DRAIN_S)
+            ended = {call_id for call_id, task in running.items() if task.done()}
+            return [running[c.call_id].result() if c.call_id in ended else self._unknown(c) for c in asked]
         finally:
-            cancelled.cancel()
-            await _stop(list(running.values()))
+            await end(cancelled, *running.values())
 
     async def _result(self, call: ToolCall, state: str) -> Draft:
         view, tool = self._view, self._agent.tools.get(call.name)
@@ -365,6 +376,9 @@ class Turn:
             content = await tool.run(call.arguments, key)
         except ToolError as failed:
             outcome, error = failed.code, {"code": failed.code, "message": str(failed)}
+        except Exception as failed:  # somebody else's code: whatever it raises is its result, never the turn's end
+            log.exception("tool %s failed unexpectedly", call.name)
+            outcome, error = "tool-failed", {"code": "tool-failed", "message": type(failed).__name__}
         self._desk.metrics.tool_calls.labels(tool=call.name if tool else "unknown", outcome=outcome).inc()
         return plan.result(view.turn, view.step, call.call_id, content, error)
 
@@ -435,16 +449,10 @@ def _result_of(asked: asyncio.Future[Answer]) -> Answer:
     raise ModelError("internal", f"the model failed unexpectedly: {type(error).__name__}", retryable=False) from error
 
 
-async def _all_or(cancelled: asyncio.Future[Any], tasks: Sequence[asyncio.Future[Any]]) -> None:
-    """Return when all tasks have ended, or a cancel came."""
-    left = set(tasks)
-    while left and not cancelled.done():
-        await asyncio.wait({*left, cancelled}, return_when=asyncio.FIRST_COMPLETED)
-        left = {task for task in left if not task.done()}
-
-
-async def _stop(tasks: Sequence[asyncio.Future[Any]]) -> None:
-    """Cancel what still runs and wait until it has ended."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+async def _all_or(cancelled: asyncio.Future[Any], tasks: Sequence[asyncio.Future[Any]], seconds: float) -> None:
+    """Return when all tasks have ended, a cancel came, or the time is over."""
+    everything = asyncio.ensure_future(asyncio.wait(tasks))
+    try:
+        await asyncio.wait({everything, cancelled}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await end(everything)

@@ -13,15 +13,17 @@ import logging
 from collections.abc import Callable
 
 from mailslot_core.clock import Clock, SystemClock
-from mailslot_core.errors import OutcomeUnknown, StoreUnavailable
+from mailslot_core.errors import CoreError, OutcomeUnknown, StoreUnavailable
 from mailslot_core.settings import WorkerSettings
 from mailslot_core.store import Grant, Store, Swept
+from mailslot_core.task import end
 from mailslot_services.agent_worker.agents import Agent
 from mailslot_services.agent_worker.drive import Driver
 from mailslot_services.agent_worker.metrics import WorkerMetrics
 from mailslot_services.agent_worker.tenure import Keeper, Slot, Tenure
 from mailslot_services.agent_worker.turn import Desk
 
+BELL_RETRY_S = 1.0  # wait after a doorbell that could not be answered
 ACQUIRE_RETRY_S = 0.05  # wait before a lost acquire is asked for again
 ACQUIRES = 8  # acquires in flight for one ring: a burst fills the slots, a single message costs one call
 
@@ -58,6 +60,7 @@ class Worker:
         )
         self._free = [Slot(f"{name}/{number}") for number in range(settings.concurrency)]
         self._slot_freed = asyncio.Event()
+        self._acquiring: set[asyncio.Task[bool]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._driver = Driver(self._desk, agent_named)
         self.draining = False
@@ -68,20 +71,19 @@ class Worker:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Drive sessions until `stop`, then drain."""
-        loops = [asyncio.create_task(loop) for loop in (self._answer_bell(), self._sweep(), self._keeper.run())]
+        keep = (self._sweep(), self._keeper.renew(), self._keeper.guard())
+        bell, *loops = (asyncio.create_task(loop) for loop in (self._answer_bell(), *keep))
         stopping = asyncio.create_task(stop.wait())
         try:
-            await asyncio.wait({stopping, *loops}, return_when=asyncio.FIRST_COMPLETED)
-            for loop in loops:
+            await asyncio.wait({stopping, bell, *loops}, return_when=asyncio.FIRST_COMPLETED)
+            for loop in (bell, *loops):
                 if loop.done():
                     loop.result()  # a loop never ends by itself: this raises what ended it
-            loops[0].cancel()
-            await asyncio.gather(loops[0], return_exceptions=True)
+            self.draining = True
+            await end(bell)
             await self._drain()
         finally:
-            for task in (stopping, *loops, *self._tasks):
-                task.cancel()
-            await asyncio.gather(stopping, *loops, *self._tasks, return_exceptions=True)
+            await end(stopping, bell, *loops, *self._acquiring, *self._tasks)
 
     # -- loops ------------------------------------------------------------------------------------------------
 
@@ -95,9 +97,9 @@ class Worker:
                 partitions = range(self._store.partitions) if rung is None else (rung,)
                 for partition in partitions:
                     await self._fill(partition)
-            except (StoreUnavailable, OutcomeUnknown) as error:
-                log.warning("the doorbell is not heard: %s", error)
-                await self._clock.sleep(1)
+            except CoreError as error:
+                log.warning("the doorbell is not answered: %s", error)
+                await self._clock.sleep(BELL_RETRY_S)
 
     async def _fill(self, partition: int) -> None:
         """Acquire what is ready in a partition for the slots that are free now. Those that become free meanwhile
@@ -105,18 +107,29 @@ class Worker:
         wanted, left = 1, len(self._free)
         while left and self._free:
             slots = [self._free.pop() for _ in range(min(wanted, left, len(self._free)))]
-            found = await asyncio.gather(*(self._acquire(partition, slot) for slot in slots))
+            found = await asyncio.gather(*(self._acquire_anyway(partition, slot) for slot in slots))
             if not all(found):
                 return
             left -= len(slots)
             wanted = min(ACQUIRES, wanted * 2)
 
+    def _acquire_anyway(self, partition: int, slot: Slot) -> asyncio.Future[bool]:
+        """Acquire, and see it through although the caller is cancelled: what comes of it must be given back."""
+        acquiring = asyncio.create_task(self._acquire(partition, slot))
+        self._acquiring.add(acquiring)
+        acquiring.add_done_callback(self._acquiring.discard)
+        return asyncio.shield(acquiring)
+
     async def _acquire(self, partition: int, slot: Slot) -> bool:
         """Put the partition's next ready session on a slot; False, and the slot is free again, if there is none."""
         asked = self._clock.monotonic()
-        grant = await self._granted(partition, slot, asked)
+        grant = None
+        try:
+            grant = await self._granted(partition, slot, asked)
+        finally:
+            if grant is None:
+                self._give_back(slot)
         if grant is None:
-            self._give_back(slot)
             return False
         tenure = self._keeper.begin(grant, asked)
         slot.turns = 0
@@ -152,7 +165,7 @@ class Worker:
             for partition in range(self._store.partitions):
                 try:
                     swept = await self._store.sweep(partition, forget_after_ms=self._settings.forget_after_ms)
-                except (StoreUnavailable, OutcomeUnknown) as error:
+                except CoreError as error:
                     log.warning("partition %d was not swept: %s", partition, error)
                 else:
                     self._count(swept)
@@ -165,7 +178,8 @@ class Worker:
 
     async def _drain(self) -> None:
         """Let running turns come to a step boundary, then give them back as they are (R6)."""
-        self.draining = True
+        if self._acquiring:
+            await asyncio.wait(self._acquiring)
         if self._tasks:
             log.info("draining %d sessions", len(self._tasks))
             await asyncio.wait(self._tasks, timeout=self._settings.drain_ms / 1000)

@@ -34,7 +34,7 @@ from mailslot_core.errors import CoreError, CursorExpired
 from mailslot_core.session import Event
 from mailslot_core.settings import IngestSettings
 from mailslot_core.store import Store
-from mailslot_services.boot import end
+from mailslot_core.task import end
 from mailslot_services.ingest.metric import Metrics
 
 READ_COUNT: Final = 500

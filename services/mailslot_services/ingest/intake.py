@@ -31,7 +31,7 @@ from mailslot_contracts import INTAKE, INTAKE_DEAD, INTAKE_GROUP, Code, Contract
 from mailslot_core.clock import Clock
 from mailslot_core.errors import CoreError, StoreUnavailable
 from mailslot_core.settings import IngestSettings
-from mailslot_services.boot import end
+from mailslot_core.task import end
 from mailslot_services.broker import BLOCK_MS, Arrival, arrivals, consumer_name, ensure_group, undecoded
 from mailslot_services.ingest.admission import Admission
 from mailslot_services.ingest.lane import Hand, Lane
