@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from mailslot_core.errors import Misconfigured, OutcomeUnknown, StoreUnavailable
+from mailslot_core.errors import Misconfigured, OutcomeUnknown, Refused, StoreUnavailable
 from mailslot_core.redis.keys import partition_of
 from mailslot_core.redis.store import RedisStore
 from mailslot_core.session import Status
@@ -225,6 +225,26 @@ async def test_a_worker_starts_on_a_full_server(own_server: Server) -> None:
             slot = Slot(store)
             await slot.run("s")
             assert (await history(store, "s")).endswith("t1(completed) I")
+
+
+@pytest.mark.parametrize("trouble", ["full", "a replica"])
+async def test_a_message_that_was_kept_is_never_said_to_be_lost(own_server: Server, trouble: str) -> None:
+    async with redis_world(own_server) as world:
+        await prompt(world.store, "s", "A")
+        before = await world.everything("s")
+        if trouble == "full":
+            configure(own_server, maxmemory=1)
+        else:
+            read_only(own_server)
+        with pytest.raises(OutcomeUnknown, match="message A was kept") as unknown:
+            await prompt(world.store, "s", "A")
+        assert unknown.value.message_id == "A"
+        with pytest.raises(Refused) as conflict:
+            await prompt(world.store, "s", "A", "another body")
+        assert conflict.value.code == "conflict"
+        with pytest.raises(StoreUnavailable):
+            await prompt(world.store, "s", "B")
+        assert await world.everything("s") == before
 
 
 async def test_a_server_that_became_a_replica_keeps_nothing(own_server: Server) -> None:

@@ -1,6 +1,6 @@
 """A random walk over the port, the same on every store, and the smallest walk that still goes wrong.
 
-    number --random--> call --> memory, redis70, valkey91 --> equal answers, equal ledgers, sound ledgers, true indexes
+    number --random--> call --> memory, a server --> equal answers, equal ledgers, sound ledgers, true indexes
 
 Rule 1: a walk is a list of numbers, one a step. What a step does comes from its number and from what the stores have
         answered so far, so a walk can be repeated, and a part of a walk is a walk as well.
