@@ -10,17 +10,16 @@ from collections.abc import Mapping, Sequence
 from mailslot_core import invariants
 from mailslot_core.redis.store import RedisStore
 from mailslot_core.session import Event, Status
-from tests.bench.scale import SESSIONS
 from tests.bench.traffic import message_of, session_of
 
 LEDGER_EVENTS_MAX = 1_000_000
 
 
-def expected(count: int, sessions: int = SESSIONS) -> dict[str, list[str]]:
-    """Which messages each session was sent, in order, when messages 0 .. count-1 were."""
+def expected(count: int, group: str = "s") -> dict[str, list[str]]:
+    """Which messages each session of the group was sent, in order, when messages 0 .. count-1 were."""
     sent: dict[str, list[str]] = {}
     for number in range(count):
-        sent.setdefault(session_of(number, sessions), []).append(message_of(number))
+        sent.setdefault(session_of(number, group), []).append(message_of(number))
     return sent
 
 

@@ -36,45 +36,51 @@ NOTHING: Final = "#!lua name=bench_nothing\nredis.register_function('nothing', f
 
 async def measure(scale: Scale, folder: Path) -> dict[str, float]:
     """Both."""
-    live = await _faststream(scale, folder, backlog=False)
-    drain = await _faststream(scale, folder, backlog=True)
+    return {**await _faststream(scale, folder), **await _calls(scale)}
+
+
+# -- FastStream ---------------------------------------------------------------------------------------------
+
+
+async def _faststream(scale: Scale, folder: Path) -> dict[str, float]:
+    with fresh_server() as server, server.client() as client:
+        client.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
+        with service(folder, "faststream", faststream_consumer.__name__, server.url) as pid:
+            broker = RedisBroker(server.url, logger=None)  # type: ignore[arg-type] # None is silence, and documented
+            await broker.connect()
+            await in_flight(IN_FLIGHT, lambda number: _publish(broker, number))
+            await consumed(client)
+            live = await _consume(scale, server, client, broker, pid, backlog=False)
+            drain = await _consume(scale, server, client, broker, pid, backlog=True)
+            await broker.stop()
     return {
         "faststream_per_s": live["per_s"],
         "faststream_worker_cpu": live["worker"],
         "faststream_store_cpu": live["store"],
         "faststream_producer_cpu": live["producer"],
         "faststream_drain_per_s": drain["per_s"],
-        **await _calls(scale),
     }
 
 
-# -- FastStream ---------------------------------------------------------------------------------------------
+async def _publish(broker: RedisBroker, number: int) -> None:
+    await broker.publish({"i": number, "key": session_of(number), "payload": TEXT}, stream=STREAM)
 
 
-async def _faststream(scale: Scale, folder: Path, *, backlog: bool) -> dict[str, float]:
+async def _consume(
+    scale: Scale, server: Server, client: redis.Redis, broker: RedisBroker, pid: int, *, backlog: bool
+) -> dict[str, float]:
+    """As `end_to_end.run`."""
     count = scale.messages
-    with fresh_server() as server, server.client() as client:
-        client.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
-        with service(folder, "faststream", faststream_consumer.__name__, server.url) as pid:
-            broker = RedisBroker(server.url, logger=None)  # type: ignore[arg-type] # None is silence, and documented
-            await broker.connect()
-
-            async def publish(number: int) -> None:
-                await broker.publish({"i": number, "key": session_of(number), "payload": TEXT}, stream=STREAM)
-
-            await in_flight(IN_FLIGHT, publish)
-            await consumed(client)
-            with frozen([pid]) if backlog else nullcontext():
-                if backlog:
-                    await in_flight(count, publish)
-                meter, own, begin = Meter({"worker": pid, "store": server.pid}), time.process_time(), time.monotonic()
-            if not backlog:
-                await in_flight(count, publish)
-            own = time.process_time() - own
-            await consumed(client)
-            per_s = count / (time.monotonic() - begin)
-            await broker.stop()
-            spent = {name: meter.microseconds(name, count) for name in ("worker", "store")}
+    with frozen([pid]) if backlog else nullcontext():
+        if backlog:
+            await in_flight(count, lambda number: _publish(broker, number))
+        meter, own, begin = Meter({"worker": pid, "store": server.pid}), time.process_time(), time.monotonic()
+    if not backlog:
+        await in_flight(count, lambda number: _publish(broker, number))
+    own = time.process_time() - own
+    await consumed(client)
+    per_s = count / (time.monotonic() - begin)
+    spent = {name: meter.microseconds(name, count) for name in ("worker", "store")}
     return {**spent, "producer": own / count * 1e6, "per_s": per_s}
 
 

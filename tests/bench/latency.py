@@ -10,6 +10,7 @@ which follows its `turn/start` at once. At PACED_PER_S each of SESSIONS sessions
 message, so every message opens a turn.
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -22,7 +23,7 @@ from tests.bench.figure import percentile
 from tests.bench.listener import listening
 from tests.bench.poster import ACCEPTED, Connection, connect, request
 from tests.bench.process import fresh_server, ingest, store_settings, workers, workers_ready
-from tests.bench.scale import PACED_PER_S, PATIENCE_S, TEXT, Scale
+from tests.bench.scale import IN_FLIGHT, PACED_PER_S, PATIENCE_S, TEXT, Scale
 from tests.bench.traffic import BORN, message_of, paced, session_of, submission
 from tests.servers import Server
 from tests.waiting import wait_until
@@ -71,11 +72,10 @@ async def measure(scale: Scale, folder: Path) -> dict[str, float]:
             found = await _timed(server, count, "", lambda watch: _by_store(store, watch))
             with ingest(server, folder) as (_, port):
                 await ingest_ready(port)
-                line = await connect("127.0.0.1", port)
-                spare = [line, *[await connect("127.0.0.1", port) for _ in range(7)]]
-                found |= await _timed(server, count, "http_", lambda watch: _by_post(spare, watch))
-                for connection in spare:
-                    connection.close()
+                lines = [await connect("127.0.0.1", port) for _ in range(IN_FLIGHT)]
+                found |= await _timed(server, count, "http_", lambda watch: _by_post(lines, watch))
+                for line in lines:
+                    line.close()
     return found
 
 
@@ -97,16 +97,19 @@ def _by_store(store: RedisStore, watch: Stopwatch) -> Send:
     return send
 
 
-def _by_post(free: list[Connection], watch: Stopwatch) -> Send:
-    """Each POST takes a connection that is free and puts it back."""
+def _by_post(lines: list[Connection], watch: Stopwatch) -> Send:
+    """Each POST takes a connection that is free and puts it back. Should none be free, waiting for it counts."""
+    free: asyncio.LifoQueue[Connection] = asyncio.LifoQueue()
+    for line in lines:
+        free.put_nowait(line)
 
     async def send(number: int) -> None:
         message_id = f"posted-{number}"
-        line, body = free.pop(), {"messageId": message_id, "content": TEXT}
-        sent = request("127.0.0.1", session_of(number), body)
+        sent = request("127.0.0.1", session_of(number), {"messageId": message_id, "content": TEXT})
         watch.sent[message_id] = time.monotonic()
+        line = await free.get()
         status = await line.post(sent)
         assert status == ACCEPTED, status
-        free.append(line)
+        free.put_nowait(line)
 
     return send

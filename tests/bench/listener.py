@@ -9,12 +9,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import hiredis
 
 from mailslot_contracts.channels import EVENT_CHANNEL_PATTERN, STATUS_CHANNEL
 from mailslot_contracts.codec import unframe
+from tests.bench.scale import PATIENCE_S
 from tests.servers import Server
 
 OnNotice = Callable[[float, dict[str, Any]], None]
@@ -32,9 +33,9 @@ class Listener(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ask for everything."""
-        assert isinstance(transport, asyncio.Transport)
-        transport.write(hiredis.pack_command(("SUBSCRIBE", STATUS_CHANNEL)))  # type: ignore[arg-type]
-        transport.write(hiredis.pack_command(("PSUBSCRIBE", EVENT_CHANNEL_PATTERN)))  # type: ignore[arg-type]
+        line = cast("asyncio.Transport", transport)
+        line.write(hiredis.pack_command(("SUBSCRIBE", STATUS_CHANNEL)))  # type: ignore[arg-type]
+        line.write(hiredis.pack_command(("PSUBSCRIBE", EVENT_CHANNEL_PATTERN)))  # type: ignore[arg-type]
 
     def data_received(self, data: bytes) -> None:
         """Pass on what came, all of it under the time at which it came."""
@@ -56,7 +57,7 @@ async def listening(server: Server, on_notice: OnNotice) -> AsyncIterator[None]:
     loop = asyncio.get_running_loop()
     transport, listener = await loop.create_connection(lambda: Listener(on_notice), "127.0.0.1", server.port)
     try:
-        await listener.ready
+        await asyncio.wait_for(listener.ready, PATIENCE_S)
         yield
     finally:
         transport.close()

@@ -17,9 +17,9 @@ from tests.bench.scale import IN_FLIGHT, SESSIONS, TEXT
 BORN: Final = {"agent": "default", "onFailure": "continue", "depth": 0, "metadata": {}}
 
 
-def session_of(number: int, sessions: int = SESSIONS) -> str:
-    """Where message `number` goes."""
-    return f"s{number % sessions}"
+def session_of(number: int, group: str = "s") -> str:
+    """Where message `number` of a group of sessions goes."""
+    return f"{group}{number % SESSIONS}"
 
 
 def message_of(number: int) -> str:
@@ -52,11 +52,11 @@ async def in_flight(count: int, send: Callable[[int], Awaitable[None]], callers:
     await asyncio.gather(*(caller(first) for first in range(callers)))
 
 
-async def submit_all(store: Store, count: int, sessions: int = SESSIONS) -> None:
-    """All messages are queued."""
+async def submit_all(store: Store, count: int, group: str = "s") -> None:
+    """All messages are queued in the sessions of the group."""
 
     async def send(number: int) -> None:
-        await store.submit(session_of(number, sessions), submission(message_of(number)), BORN)
+        await store.submit(session_of(number, group), submission(message_of(number)), BORN)
 
     await in_flight(count, send)
 
