@@ -26,7 +26,15 @@ from redis.maint_notifications import MaintNotificationsConfig
 from mailslot_contracts.channels import event_channel
 from mailslot_contracts.codec import encode, unframe
 from mailslot_core import goal as goals
-from mailslot_core.errors import CursorExpired, Misconfigured, OutcomeUnknown, Refused, StoreFault, StoreUnavailable
+from mailslot_core.errors import (
+    CoreError,
+    CursorExpired,
+    Misconfigured,
+    OutcomeUnknown,
+    Refused,
+    StoreFault,
+    StoreUnavailable,
+)
 from mailslot_core.goal import Change, Round
 from mailslot_core.inbox import Receipt, Submission
 from mailslot_core.redis import keys, server
@@ -110,6 +118,23 @@ class RedisStore:
         except OutcomeUnknown as error:
             error.message_id = submission.message_id
             raise
+        except StoreUnavailable as error:
+            await self._check_kept(session_id, submission, error)
+            raise
+
+    async def _check_kept(self, session_id: str, submission: Submission, refusal: StoreUnavailable) -> None:
+        """A submit that the server refused kept nothing; an earlier one of the same message may have (semantics M3)."""
+        message_id = submission.message_id
+        try:
+            found = await self._call(("HGET", self._key(session_id, "messages"), message_id))
+        except CoreError:
+            return  # it cannot be looked up: what is known is the refusal
+        if found is None:
+            return
+        if _fingerprint(msgpack.unpackb(found)) != submission.fingerprint:
+            raise Refused("conflict", f"message {message_id} was already submitted with another body") from refusal
+        sentence = f"message {message_id} was kept before; its receipt cannot be given now: {refusal}"
+        raise OutcomeUnknown(sentence, message_id=message_id) from refusal
 
     async def cancel(self, session_id: str, *, cause: str, turn: int | None = None) -> Cancelled:
         """See `Store.cancel`."""
@@ -454,6 +479,11 @@ def _message(record: Sequence[Any]) -> dict[str, Any]:
         "wake": wake == 1,
         "why": why or None,
     }
+
+
+def _fingerprint(record: Sequence[Any]) -> str:
+    """What recognises the body of a message's record."""
+    return str(record[10])
 
 
 def _event(entry: Sequence[Any]) -> Event:
