@@ -21,8 +21,8 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -34,7 +34,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from mailslot_contracts.codec import unpack
 from mailslot_contracts.ids import check_id
-from mailslot_contracts.problems import CodecError
+from mailslot_contracts.problems import CodecError, ContractError
 from mailslot_core import goal as goals
 from mailslot_core import invariants
 from mailslot_core.errors import CursorExpired, Misconfigured, OutcomeUnknown, StoreUnavailable
@@ -67,8 +67,21 @@ MEMORY_SHARE_MAX: Final = 0.8
 """Of `maxmemory`; above it the server is close to refusing messages."""
 STREAM_NODE_BYTES_ADVISED: Final = 1_024
 """A ledger costs at least one stream node: 4.3 KB with the server's default of 4096, 1.7 KB with this."""
-UNFOLDABLE: Final = (LookupError, TypeError, ValueError, AttributeError)
-"""What folding damaged events may raise; the data of an event can be anything once somebody wrote into it."""
+PARTITIONS_MAX: Final = 1_024
+"""As many as `StoreSettings.partitions` allows."""
+SCAN_COUNT: Final = 1_000
+"""Keys that the server looks at in one go when the configuration is lost."""
+DAMAGE: Final = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""What reading, folding and comparing damaged data may raise: once somebody wrote into it, a field can be anything, of
+any size and depth. An error of the server or of the connection is none of these, and ends the examination."""
+TYPES: Final = {
+    **dict.fromkeys(("config", "state", "messages", "counts"), "hash"),
+    **dict.fromkeys(("turn", "step", "ready", "active", "leases", "forget", "sessions"), "zset"),
+    **dict.fromkeys(("ledger", "idle"), "stream"),
+    "bell": "list",
+    "goals": "set",
+}
+"""What the server calls the type of each key; `keys` says what they are for."""
 
 
 class DoctorSettings(StoreSettings):
@@ -140,6 +153,40 @@ class Report:
         return not any(finding.severity is Severity.WRONG for finding in self.findings)
 
 
+# -- damage (rule 4) ----------------------------------------------------------------------------------------
+
+
+class Unreadable(Exception):
+    """`{what} cannot be read ({why})`: a finding."""
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """What is damaged comes out as `Unreadable`, under its name."""
+    try:
+        yield
+    except DAMAGE as error:
+        raise Unreadable(f"{what} cannot be read ({reason(error)})") from error
+
+
+def reason(error: Exception) -> str:
+    """An error in words. Ours are sentences; the others need their type to be understood."""
+    return str(error) if isinstance(error, ContractError) else f"{type(error).__name__}: {error}"
+
+
+async def mistyped(client: Redis, named: Mapping[str, str]) -> dict[str, str]:
+    """A sentence for each of these keys that is not of its type; a key that is not there is of every type."""
+    async with client.pipeline(transaction=False) as pipe:
+        for key in named.values():
+            pipe.type(key)
+        kinds = [kind.decode() for kind in await pipe.execute()]
+    return {
+        name: f"{key} is a {kind}, not a {TYPES[name]}"
+        for (name, key), kind in zip(named.items(), kinds, strict=True)
+        if kind not in ("none", TYPES[name])
+    }
+
+
 # -- a session ----------------------------------------------------------------------------------------------
 
 
@@ -154,7 +201,7 @@ class Examined:
 
 
 async def examine(store: Store, session_id: str) -> Examined:
-    """Read a session and compare; works while others write to it (rule 1)."""
+    """Read a session and compare; works while others write to it (rule 1). `Unreadable` when its indexes are."""
     found = Examined()
     level, kept = await read_indexes(store, session_id)
     if level is None or kept is None:
@@ -171,7 +218,8 @@ async def examine(store: Store, session_id: str) -> Examined:
     found.violations, folded = check(session_id, events)
     if folded is not None:
         found.conservation = level.conservation or folded.conservation
-        found.differences += differences(folded, kept)
+        with reading("indexes"):
+            found.differences += differences(folded, kept)
         if level.cursor == folded.seq:
             found.differences += pending_differences(folded, level)
     return found
@@ -179,12 +227,19 @@ async def examine(store: Store, session_id: str) -> Examined:
 
 async def read_indexes(store: Store, session_id: str) -> tuple[Level | None, Data | None]:
     """The level and the indexes at the same seq, if the session keeps still for as long as that takes."""
-    level, kept = await store.level(session_id), await store.indexes(session_id)
+    level, kept = await _read_once(store, session_id)
     for _ in range(TRIES_MAX):
         if level is None or kept is None or level.cursor == kept["seq"]:
             break
-        level, kept = await store.level(session_id), await store.indexes(session_id)
+        level, kept = await _read_once(store, session_id)
     return level, kept
+
+
+async def _read_once(store: Store, session_id: str) -> tuple[Level | None, Data | None]:
+    with reading("state"):
+        level = await store.level(session_id)
+    with reading("lanes or messages"):  # the state belongs to it, and was just read
+        return level, await store.indexes(session_id)
 
 
 async def read_ledger(store: Store, session_id: str, *, newest: int) -> tuple[list[Event], str | None]:
@@ -195,9 +250,11 @@ async def read_ledger(store: Store, session_id: str, *, newest: int) -> tuple[li
         try:
             page = await store.events(session_id, after=after, limit=min(PAGE_EVENTS, newest - len(events)))
         except CursorExpired as gap:
+            if gap.oldest > gap.newest:
+                return events, f"ledger is empty, the indexes stand at seq {newest}"
             return events, missing(after + 1, gap.oldest, newest)
-        except CodecError as error:
-            return events, f"ledger has an event after seq {after} that cannot be read: {error}"
+        except DAMAGE as error:
+            return events, f"ledger has an event after seq {after} that cannot be read: {reason(error)}"
         if not page:
             return events, missing(after + 1, after, newest)
         for event in page:
@@ -219,10 +276,9 @@ def check(session_id: str, events: Sequence[Event]) -> tuple[list[str], Session 
     try:
         broken = invariants.violations(events)
         return broken, fold(session_id, events)
-    except UNFOLDABLE as error:
-        reason = f"{type(error).__name__}: {error}"
-    broken = list(invariants.order(events))
-    return broken or [f"ledger cannot be folded ({reason})"], None
+    except DAMAGE as error:
+        unfolded = f"ledger cannot be folded ({reason(error)})"
+    return list(invariants.order(events)) or [unfolded], None
 
 
 def differences(folded: Session, kept: Data) -> list[str]:
@@ -293,11 +349,10 @@ async def read_placement(client: Redis, session_id: str, partitions: int) -> Pla
             pipe.zscore(keys.partition_key(partition, name), session_id)
         pipe.sismember(keys.partition_key(partition, "goals"), session_id)
         (status, owner, packed), active, lease, ready, listed = await pipe.execute()
-    goal: Any = unpack(packed) if packed else None
     return Placement(
         running=status == Status.RUNNING.encode(),
         owned=bool(owner),
-        pursues=goal is not None and goal["phase"] == goals.ACTIVE,
+        pursues=is_active(packed),
         active=active is not None,
         leased=lease is not None,
         ready=ready is not None,
@@ -305,14 +360,23 @@ async def read_placement(client: Redis, session_id: str, partitions: int) -> Pla
     )
 
 
+def is_active(packed: bytes | None) -> bool:
+    """Whether this is an active goal. That it is no goal at all is said where the indexes are compared."""
+    try:
+        goal = unpack(packed) if packed else None
+    except CodecError:
+        return False
+    return isinstance(goal, dict) and goal.get("phase") == goals.ACTIVE
+
+
 # -- the server ---------------------------------------------------------------------------------------------
 
 
 async def examine_server(client: Redis, settings: StoreSettings, report: Report) -> int | None:
-    """Whether the server can keep what is promised; the number of partitions the database has, None for none yet."""
+    """Whether the server can keep what is promised; the number of partitions to examine, None when it is not known."""
     info = await client.info("all")
-    kept = await client.hget(keys.CONFIG, "partitions")
-    partitions = int(kept) if kept else None
+    partitions, damage = await read_partitions(client)
+    asked = settings.partitions if "partitions" in settings.model_fields_set else None
     report.server = {
         "version": version(info),
         "partitions": partitions,
@@ -321,13 +385,38 @@ async def examine_server(client: Redis, settings: StoreSettings, report: Report)
         "appendOnly": bool(info.get("aof_enabled")),
     }
     report.findings += [finding for look in SERVER_LOOKS for finding in look(info)]
-    if partitions not in (None, settings.partitions) and "partitions" in settings.model_fields_set:
-        sentence = f"has {partitions} partitions, not {settings.partitions}: set --partitions {partitions}"
+    if damage:
+        report.findings.append(wrong("server", damage))
+    elif partitions is not None and asked not in (None, partitions):
+        sentence = f"has {partitions} partitions, not {asked}: set --partitions {partitions}"
         report.findings.append(wrong("server", sentence))
     report.findings += await durability(client, settings)
     report.findings += await library(client)
     report.findings += await stream_nodes(client)
-    return partitions
+    return asked if damage else partitions
+
+
+async def read_partitions(client: Redis) -> tuple[int | None, str | None]:
+    """The number of partitions that the database has, and what is wrong with it. A new database has none."""
+    damage = await mistyped(client, {"config": keys.CONFIG})
+    if damage:
+        return None, damage["config"]
+    kept = await client.hget(keys.CONFIG, "partitions")
+    if kept is None:
+        return None, await lost_partitions(client)
+    if len(kept) <= len(str(PARTITIONS_MAX)) and kept.isdigit() and 1 <= int(kept) <= PARTITIONS_MAX:
+        return int(kept), None
+    return None, f"{keys.CONFIG} gives {kept[:20]!r} partitions, not a number from 1 to {PARTITIONS_MAX}"
+
+
+async def lost_partitions(client: Redis) -> str | None:
+    """What to say when there are sessions and no number of partitions; letters at the broker door come before both."""
+    async for name in client.scan_iter(match="mailslot:{p*", count=SCAN_COUNT):
+        return (
+            f"keeps {name.decode(errors='backslashreplace')} and no number of partitions in {keys.CONFIG}: "
+            "start a service with the --partitions that it had"
+        )
+    return None
 
 
 def version(info: Mapping[str, Any]) -> str:
@@ -432,46 +521,96 @@ class Doctor:
         self._settings = settings
         self._report = report
         self._unserved = dict.fromkeys(range(store.partitions), 0)
+        self._damaged: dict[int, dict[str, str]] = {}  # partition -> its keys that are not of their type
         self._tell_progress = sys.stderr.isatty()
 
     async def examine_everything(self) -> None:
         """Every session, then the queues of the partitions."""
+        for partition in range(self._store.partitions):
+            await self._examine_keys(partition)
         async for names in self._sessions():
             for start in range(0, len(names), AT_ONCE):
                 await asyncio.gather(*(self._examine(name) for name in names[start : start + AT_ONCE]))
         if self._tell_progress and self._report.sessions:
             sys.stderr.write("\r\033[K")
-        for partition in range(self._store.partitions):
-            await self._examine_partition(partition)
+        for partition in sorted(self._unserved.keys() - self._damaged.keys()):
+            try:
+                await self._examine_partition(partition)
+            except Unreadable as damage:
+                self._report.findings.append(wrong(f"partition {partition}", str(damage)))
+
+    async def _examine_keys(self, partition: int) -> None:
+        named = dict(zip(keys.PARTITION_KEYS, keys.partition_keys(partition), strict=True))
+        damage = await mistyped(self._client, named)
+        if damage:
+            self._damaged[partition] = damage
+            self._report.findings += [wrong(f"partition {partition}", sentence) for sentence in damage.values()]
 
     async def _sessions(self) -> AsyncIterator[list[str]]:
         if self._settings.session:
-            if await self._store.level(self._settings.session) is None:
-                self._report.findings.append(wrong(f"session {self._settings.session}", "does not exist"))
-            else:
+            if await self._client.exists(self._key(self._settings.session, "state")):
                 yield [self._settings.session]
+            else:
+                self._report.findings.append(wrong(f"session {self._settings.session}", "does not exist"))
             return
-        after = ""
-        while names := await self._store.sessions(after=after, limit=PAGE_SESSIONS):
+        for partition in range(self._store.partitions):
+            if "sessions" not in self._damaged.get(partition, ()):
+                async for names in self._listed(partition):
+                    yield names
+
+    async def _listed(self, partition: int) -> AsyncIterator[list[str]]:
+        """The names that a partition lists, a page at a time; what is no name is a finding."""
+        start: bytes = b"-"
+        while members := await self._list_page(partition, start):
+            names = []
+            for member in members:
+                try:
+                    names.append(check_id(member.decode(), "it"))
+                except ValueError as error:
+                    sentence = f"lists {member!r}, which is no session's name ({reason(error)})"
+                    self._report.findings.append(wrong(f"partition {partition}", sentence))
             yield names
-            after = names[-1]
+            start = b"(" + members[-1]
+
+    async def _list_page(self, partition: int, start: bytes) -> list[bytes]:
+        key = keys.partition_key(partition, "sessions")
+        found: Any = await self._client.zrangebylex(key, start, b"+", start=0, num=PAGE_SESSIONS)
+        return list(found)
+
+    def _key(self, session_id: str, name: str) -> str:
+        return keys.session_key(session_id, self._store.partitions, name)
 
     async def _examine(self, session_id: str) -> None:
-        found = await examine(self._store, session_id)
-        place = await read_placement(self._client, session_id, self._store.partitions)
+        found, place = await self._read(session_id)
         report, subject = self._report, f"session {session_id}"
-        self._unserved[keys.partition_of(session_id, self._store.partitions)] += unserved(place)
         report.sessions += 1
         report.events += found.events
         report.conservation += abs(found.conservation)
         report.differing += bool(found.differences)
-        sentences = [*found.violations, *found.differences, *(said for said, holds in PLACES if holds(place))]
+        sentences = [*found.violations, *found.differences]
+        if place is not None:
+            self._unserved[keys.partition_of(session_id, self._store.partitions)] += unserved(place)
+            sentences += [said for said, holds in PLACES if holds(place)]
         report.findings += [wrong(subject, sentence) for sentence in sentences]
         if self._tell_progress:
             sys.stderr.write(f"\r\033[K{report.sessions} sessions, {report.events} events examined")
 
+    async def _read(self, session_id: str) -> tuple[Examined, Placement | None]:
+        """The session against its ledger, and its places. Damage ends it here, and nobody else's examination."""
+        damage = await mistyped(self._client, {name: self._key(session_id, name) for name in keys.SESSION_KEYS})
+        if damage:
+            return Examined(differences=list(damage.values())), None
+        try:
+            found = await examine(self._store, session_id)
+        except Unreadable as error:
+            return Examined(differences=[str(error)]), None
+        if keys.partition_of(session_id, self._store.partitions) in self._damaged:
+            return found, None
+        return found, await read_placement(self._client, session_id, self._store.partitions)
+
     async def _examine_partition(self, partition: int) -> None:
-        load = await self._store.load(partition)
+        with reading("queue"):
+            load = await self._store.load(partition)
         seconds, micros = await self._client.time()
         now_ms = int(seconds) * 1000 + int(micros) // 1000
         lapsed = int(await self._client.zcount(keys.partition_key(partition, "leases"), "-inf", now_ms))
@@ -534,7 +673,7 @@ def lines(report: Report) -> list[str]:
 def server_line(report: Report) -> str:
     """Which server it is."""
     partitions = report.server["partitions"]
-    kept = f"{partitions} partitions" if partitions else "no mailslot data"
+    kept = f"{partitions} partitions" if partitions else "no number of partitions"
     return f"server  {report.server['version']} · {kept} · {_mebibytes(report.server['memoryBytes'])}"
 
 
@@ -551,9 +690,11 @@ def partition_line(facts: PartitionFacts) -> str:
 
 
 def summary(report: Report) -> str:
-    """The last line, which is all that a healthy store needs."""
+    """The last line, which is all that a healthy store needs. It never praises what was not looked at."""
     folds = f"fold differs in {report.differing}" if report.differing else "fold matches"
     words = [f"conservation {report.conservation}", f"{report.sessions} sessions", f"{report.events} events", folds]
+    if not report.sessions:
+        words = ["no session was examined"]
     count = sum(1 for finding in report.findings if finding.severity is Severity.WRONG)
     return " · ".join([*words, f"{count} wrong"] if count else words)
 

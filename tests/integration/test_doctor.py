@@ -277,6 +277,205 @@ async def test_a_session_without_its_state_is_named(filled: RedisStore, clean_re
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("claimed", "garbage", "state cannot be read (ExtraData: unpack(b) received extra data.)"),
+        ("goal", b"\xc1", "state cannot be read (FormatError: "),
+        ("goal", b"\x05", "index goal is 5, the ledger gives None"),
+        ("goal", b"\x81\xa5phase\xcb\x7f\xf0" + bytes(6), "index goal is {'phase': inf}, the ledger gives None"),
+        ("seq", "abc", "state cannot be read (ValueError: invalid literal for int() with base 10: 'abc')"),
+        ("status", "asleep", "state cannot be read (ValueError: 'asleep' is not a valid Status)"),
+        ("phase", "x", "index phase is 'x', the ledger gives 'closed'"),
+        ("agent", b"\xff", "state cannot be read (UnicodeDecodeError: "),
+        ("claimed", b"\x05", "state cannot be read (TypeError: "),
+        ("cost", "inf", "index usage is "),
+    ],
+)
+async def test_a_damaged_field_of_a_state_is_a_finding(
+    filled: RedisStore, clean_redis_url: str, name: str, value: Any, sentence: str
+) -> None:
+    with client(clean_redis_url) as hand:
+        hand.hset(key("s-2", "state"), name, value)
+    await held_to_rule_4(clean_redis_url, f"session s-2: {sentence}")
+
+
+async def held_to_rule_4(url: str, expected: str, *, sessions: int = 7) -> None:
+    """Damage is a finding that names its place, and everything else is examined as if it were not there."""
+    with client(url) as hand:
+        hand.hset(key("s-4", "state"), "turn", 9)
+    report = await diagnosis(url)
+    found = wrongs(report)
+    assert any(said.startswith(expected) for said in found), found
+    assert "session s-4: index turn is 9, the ledger gives 1" in found
+    assert report.sessions == sessions
+    assert "\n" not in "".join(found)
+
+
+GARBAGE_EVENT: Final = {b"a": b"b"}
+TIMELESS_EVENT: Final = {b"type": b"x", b"time": b"t", b"epoch": b"0", b"data": b"\x01\x80"}
+NUMBER_EVENT: Final = {b"type": b"inbox/queued", b"time": b"1", b"epoch": b"0", b"data": b"\x01\x05"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (GARBAGE_EVENT, "ledger has an event after seq 0 that cannot be read: KeyError: b'data'"),
+        (TIMELESS_EVENT, "ledger has an event after seq 0 that cannot be read: ValueError: invalid literal for int()"),
+        (NUMBER_EVENT, "ledger cannot be folded ("),
+    ],
+)
+async def test_events_that_are_no_events_are_a_finding(
+    filled: RedisStore, clean_redis_url: str, fields: dict[Any, Any], sentence: str
+) -> None:
+    level = await filled.level("s-2")
+    assert level is not None
+    with client(clean_redis_url) as hand:
+        hand.delete(key("s-2", "ledger"))
+        for seq in range(1, level.cursor + 1):
+            hand.xadd(key("s-2", "ledger"), fields, id=f"{seq}-0")
+    await held_to_rule_4(clean_redis_url, f"session s-2: {sentence}")
+
+
+@pytest.mark.parametrize(
+    "record", [b"\xc1", b"\x91\x01", b"\x9b\xa1Z\xa1t\x01\x02\x02\x02\x00\x00\x00\xa0\xa0", b"\x05"]
+)
+async def test_a_damaged_record_of_a_message_is_a_finding(
+    filled: RedisStore, clean_redis_url: str, record: bytes
+) -> None:
+    with client(clean_redis_url) as hand:
+        hand.hset(key("s-2", "messages"), "m-2", record)
+    await held_to_rule_4(clean_redis_url, "session s-2: lanes or messages cannot be read (")
+
+
+async def test_a_lane_with_a_name_that_is_no_text_is_a_finding(filled: RedisStore, clean_redis_url: str) -> None:
+    with client(clean_redis_url) as hand:
+        hand.zadd(key("s-2", "turn"), {b"\xff": 1})
+    await held_to_rule_4(clean_redis_url, "session s-2: lanes or messages cannot be read (UnicodeDecodeError: ")
+
+
+@pytest.mark.parametrize("name", keys.SESSION_KEYS)
+async def test_a_key_of_a_session_that_is_of_another_type_is_a_finding(
+    filled: RedisStore, clean_redis_url: str, name: str
+) -> None:
+    with client(clean_redis_url) as hand:
+        hand.set(of := key("s-2", name), "x")
+        used_as = {"state": "hash", "ledger": "stream", "messages": "hash"}.get(name, "zset")
+        await held_to_rule_4(clean_redis_url, f"session s-2: {of} is a string, not a {used_as}")
+
+
+@pytest.mark.parametrize("name", keys.PARTITION_KEYS)
+async def test_a_key_of_a_partition_that_is_of_another_type_is_a_finding(
+    filled: RedisStore, clean_redis_url: str, name: str
+) -> None:
+    partition = keys.partition_of("s-2", PARTITIONS)
+    assert partition != keys.partition_of("s-4", PARTITIONS)
+    names = await filled.sessions(after="", limit=100)
+    lost = sum(keys.partition_of(other, PARTITIONS) == partition for other in names) if name == "sessions" else 0
+    with client(clean_redis_url) as hand:
+        hand.set(of := of_partition("s-2", name), "x")
+    await held_to_rule_4(clean_redis_url, f"partition {partition}: {of} is a string, not a ", sessions=7 - lost)
+
+
+@pytest.mark.parametrize(
+    ("name", "planted"),
+    [("counts", {"fenced": "abc"}), ("ready", {"a": float("-inf")})],
+)
+async def test_a_queue_that_cannot_be_read_is_a_finding(
+    filled: RedisStore, clean_redis_url: str, name: str, planted: dict[str, Any]
+) -> None:
+    partition = keys.partition_of("s-2", PARTITIONS)
+    with client(clean_redis_url) as hand:
+        plant: Any = hand.zadd if name == "ready" else lambda of, mapping: hand.hset(of, mapping=mapping)
+        plant(of_partition("s-2", name), planted)
+    await held_to_rule_4(clean_redis_url, f"partition {partition}: queue cannot be read (")
+
+
+@pytest.mark.parametrize("name", [b"\xff", b"a\nb", b""])
+async def test_a_listed_session_that_can_be_none_is_a_finding(
+    filled: RedisStore, clean_redis_url: str, name: bytes
+) -> None:
+    with client(clean_redis_url) as hand:
+        hand.zadd(of_partition("s-2", "sessions"), {name: 0})
+    partition = keys.partition_of("s-2", PARTITIONS)
+    await held_to_rule_4(clean_redis_url, f"partition {partition}: lists {name!r}, which is no session's name (")
+
+
+async def test_a_ledger_that_is_gone_is_named(filled: RedisStore, clean_redis_url: str) -> None:
+    level = await filled.level("s-2")
+    assert level is not None
+    with client(clean_redis_url) as hand:
+        hand.delete(key("s-2", "ledger"))
+    assert wrongs(await diagnosis(clean_redis_url)) == [
+        f"session s-2: ledger is empty, the indexes stand at seq {level.cursor}"
+    ]
+
+
+async def test_a_damaged_session_that_is_asked_for_alone_is_a_finding(filled: RedisStore, clean_redis_url: str) -> None:
+    with client(clean_redis_url) as hand:
+        hand.hset(key("s-2", "state"), "seq", "abc")
+    ended = run("--redis-url", clean_redis_url, "--session", "s-2")
+    assert ended.returncode == 1
+    assert "\nwrong   session s-2: state cannot be read (" in ended.stdout
+    assert ended.stderr == ""
+
+
+# -- a configuration that is lost ---------------------------------------------------------------------------
+
+
+async def test_sessions_without_the_number_of_partitions_are_a_finding(
+    filled: RedisStore, clean_redis_url: str
+) -> None:
+    with client(clean_redis_url) as hand:
+        hand.delete(keys.CONFIG)
+    report = await diagnosis(clean_redis_url)
+    (said,) = wrongs(report)
+    assert said.startswith("server: keeps mailslot:{p")
+    assert said.endswith(
+        "and no number of partitions in mailslot:config: start a service with the --partitions that it had"
+    )
+    assert report.sessions == 0
+    ended = run("--redis-url", clean_redis_url)
+    assert ended.returncode == 1
+    assert ended.stdout.splitlines()[-1] == "no session was examined · 1 wrong"
+
+
+async def test_with_the_number_of_partitions_sessions_are_examined_without_a_configuration(
+    filled: RedisStore, clean_redis_url: str
+) -> None:
+    with client(clean_redis_url) as hand:
+        hand.delete(keys.CONFIG)
+    report = await diagnosis(clean_redis_url, partitions=PARTITIONS)
+    assert len(wrongs(report)) == 1
+    assert report.sessions == 7
+
+
+async def test_letters_that_wait_for_the_first_service_need_no_configuration(clean_redis_url: str) -> None:
+    with client(clean_redis_url) as hand:
+        hand.xadd("mailslot:intake", {"data": "{}"})
+    assert wrongs(await diagnosis(clean_redis_url)) == []
+
+
+@pytest.mark.parametrize("number", ["abc", "0", "-1", "1025", "9" * 5000, "", b"\xff"], ids=str)
+async def test_a_number_of_partitions_that_can_be_none_is_a_finding(
+    filled: RedisStore, clean_redis_url: str, number: Any
+) -> None:
+    with client(clean_redis_url) as hand:
+        hand.hset(keys.CONFIG, "partitions", number)
+    (said,) = wrongs(await diagnosis(clean_redis_url))
+    assert said.startswith("server: mailslot:config gives ")
+    assert said.endswith(" partitions, not a number from 1 to 1024")
+
+
+async def test_a_configuration_of_another_type_is_a_finding(filled: RedisStore, clean_redis_url: str) -> None:
+    with client(clean_redis_url) as hand:
+        hand.set(keys.CONFIG, "x")
+    assert wrongs(await diagnosis(clean_redis_url)) == ["server: mailslot:config is a string, not a hash"]
+
+
+# -- places in the queues -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
     ("session_id", "place", "sentence"),
     [
         (BUSY, "ready", "is running, and neither leased nor ready: nobody serves it (R1)"),
