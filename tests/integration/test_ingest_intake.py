@@ -405,7 +405,7 @@ async def rounds(it: Door, count: int) -> None:
 
 
 async def test_an_entry_in_the_hand_of_a_live_consumer_is_nobody_else_s(clean_server: Server) -> None:
-    slow = IntakeLimits(recover_ms=20, dead_ms=200, lost_ms=50)
+    slow = IntakeLimits(recover_ms=20, dead_ms=1_000, lost_ms=5_000)
     async with door(clean_server, slow, pending_max=1) as holder:
         (name,) = await wait_until(lambda: consumers(holder.outside), PATIENCE_S, "a consumer")
         holder.put("s", messageId="m0")
@@ -415,7 +415,7 @@ async def test_an_entry_in_the_hand_of_a_live_consumer_is_nobody_else_s(clean_se
 
             def rested() -> bool:
                 pending: Any = other.outside.xpending_range(INTAKE, INTAKE_GROUP, "-", "+", 10)
-                return bool(pending[0]["time_since_delivered"] > 5 * slow.dead_ms)
+                return bool(pending[0]["time_since_delivered"] > 3 * slow.dead_ms)
 
             await wait_until(rested, PATIENCE_S, "the entry to have rested for long")
             await rounds(other, 10)
