@@ -8,8 +8,8 @@ Rule 3: conservation is 0 and every agent rests.
 from collections.abc import Mapping, Sequence
 
 from mailslot_core import invariants
-from mailslot_core.redis.store import RedisStore
 from mailslot_core.session import Event, Status
+from mailslot_core.store import Store
 from tests.bench.traffic import message_of, session_of
 
 LEDGER_EVENTS_MAX = 1_000_000
@@ -23,7 +23,7 @@ def expected(count: int, group: str = "s") -> dict[str, list[str]]:
     return sent
 
 
-async def audit(store: RedisStore, sent: Mapping[str, Sequence[str]]) -> int:
+async def audit(store: Store, sent: Mapping[str, Sequence[str]]) -> int:
     """The number of events in these sessions' ledgers, all of which are as they must be."""
     total = 0
     for session_id, message_ids in sent.items():
