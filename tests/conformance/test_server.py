@@ -175,6 +175,44 @@ async def test_a_level_that_the_server_stops_giving_leaves_receipts_unknown() ->
             await wait_until(confirmed, SOON_S, "the append-only file to be written again")
 
 
+@pytest.mark.parametrize("setting", [{"appendonly": "no"}, {"appendfsync": "everysec"}])
+async def test_a_level_that_an_old_server_stops_giving_is_not_promised_any_more(setting: dict[str, str]) -> None:
+    with running("redis70", aof="always") as own:
+        async with RedisStore.connect(settings(own, durability="fsync")) as store:
+            await prompt(store, "s", "A")
+            configure(own, **setting)
+
+            async def refused() -> str:
+                try:
+                    await prompt(store, "s", "A")
+                except OutcomeUnknown as unknown:
+                    return str(unknown)
+                return ""
+
+            assert "appendfsync always" in await wait_until(refused, SOON_S, "the settings to be asked for again")
+            with pytest.raises(StoreUnavailable, match="appendonly yes"):
+                await prompt(store, "s", "B")
+            with pytest.raises(StoreUnavailable, match="appendonly yes"):
+                await store.create("new", BIRTH)
+            assert await history(store, "s") == "q[A] R"
+            await Slot(store).run("s")
+            configure(own, appendonly="yes", appendfsync="always")
+            assert not (await prompt(store, "s", "B")).duplicate
+
+
+@pytest.mark.parametrize("setting", [{"appendonly": "no"}, {"appendfsync": "everysec"}])
+async def test_a_server_that_can_be_asked_to_wait_is_asked_whatever_its_settings_are(setting: dict[str, str]) -> None:
+    with running("valkey91", aof="always") as own:
+        async with RedisStore.connect(settings(own, durability="fsync")) as store:
+            await prompt(store, "s", "A")
+            configure(own, **setting)
+            if "appendfsync" in setting:
+                assert not (await prompt(store, "s", "B")).duplicate
+            else:
+                with pytest.raises(OutcomeUnknown):
+                    await prompt(store, "s", "B")
+
+
 # -- a server that refuses --------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,8 @@
-"""What the server must be and give, asked once at the start (semantics M2).
+"""What the server must be and give, asked at the start; what can change later is asked again (semantics M2).
+
+    fsync, the server has WAITAOF   a barrier: each durable batch waits for it, so no setting needs to be believed
+    fsync, it has not               its settings are believed, and asked for again by who writes (`SyncedAlways`)
+    replicated                      a barrier, WAIT
 
 Rule 1: features are found by asking for the command, never by version: forks count differently.
 Rule 2: a server that cannot give what is configured is refused, with the setting that would help.
@@ -6,15 +10,20 @@ Rule 2: a server that cannot give what is configured is refused, with the settin
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from mailslot_core.errors import Misconfigured
+from mailslot_core.errors import Misconfigured, StoreUnavailable
 from mailslot_core.redis import keys
-from mailslot_core.redis.wire import Barrier
+from mailslot_core.redis.wire import Barrier, Command
 from mailslot_core.settings import StoreSettings
+
+SETTINGS_AGE_S_MAX = 1.0  # how long the settings of a server without WAITAOF are believed
 
 
 async def check(client: Redis, settings: StoreSettings) -> Barrier | None:
@@ -51,14 +60,48 @@ async def barrier(client: Redis, settings: StoreSettings) -> Barrier | None:
             "durability fsync needs an append-only file: set appendonly yes and appendfsync always on the server, "
             "or run with --durability memory"
         )
-    if await _appendfsync(client) == "always":
-        return None
     if await _has(client, "WAITAOF"):
         return Barrier(("WAITAOF", 1, 0, settings.durability_timeout_ms), needed=1, index=0)
+    if await _appendfsync(client) == "always":
+        return None
     raise Misconfigured(
         "durability fsync needs appendfsync always on a server without WAITAOF: set appendfsync always, "
         "or run with --durability memory"
     )
+
+
+class SyncedAlways:
+    """A server without WAITAOF that synced each write when it was asked. Whoever is about to write asks again when the
+    answer is old; all who ask at the same moment share one question."""
+
+    def __init__(self, ask: Callable[[Command], Awaitable[Any]]) -> None:
+        self._ask = ask
+        self._believed_until_s = 0.0  # of the monotonic clock
+        self._asking: asyncio.Task[None] | None = None
+
+    async def confirm(self) -> None:
+        """The level is given as of SETTINGS_AGE_S_MAX ago at most. Raises `StoreUnavailable` when it is not."""
+        if time.monotonic() < self._believed_until_s:
+            return
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask_again())
+        await asyncio.shield(self._asking)
+
+    async def _ask_again(self) -> None:
+        asked_s = time.monotonic()
+        persistence = await self._ask(("INFO", "persistence"))
+        found = await self._ask(("CONFIG", "GET", "appendfsync"))
+        if "aof_enabled:1" not in _text(persistence) or "always" not in _text(found):
+            raise StoreUnavailable(
+                "the server no longer syncs each write, which durability fsync needs: set appendonly yes and "
+                "appendfsync always on it"
+            )
+        self._believed_until_s = asked_s + SETTINGS_AGE_S_MAX
+
+
+def _text(reply: Any) -> str:
+    """A reply as it reads, whichever protocol the connection speaks."""
+    return str(reply)
 
 
 async def _replicated(client: Redis, settings: StoreSettings) -> Barrier:

@@ -79,7 +79,9 @@ class RedisStore:
         self._call_s_max = settings.call_timeout_ms / 1000
         timeout_ms = settings.call_timeout_ms + (settings.durability_timeout_ms if barrier else 0)
         self._wire = GroupCommit(client.connection_pool, timeout_ms=timeout_ms, barrier=barrier)
-        self._functions = Functions(self._call, settings.partitions)
+        self._functions = Functions(self._act, settings.partitions)
+        believed = settings.durability == "fsync" and barrier is None
+        self._synced = server.SyncedAlways(self._call) if believed else None
         self._topics = Topics(client)
         self._bells = list(range(settings.partitions))
 
@@ -334,6 +336,12 @@ class RedisStore:
 
     def _key(self, session_id: str, name: str) -> str:
         return keys.session_key(session_id, self.partitions, name)
+
+    async def _act(self, command: Command, *, durable: bool = False) -> Any:
+        """A call of a function. A durable one is not even sent to a server that does not give the level any more."""
+        if durable and self._synced is not None:
+            await self._synced.confirm()
+        return await self._call(command, durable=durable)
 
     async def _call(self, command: Command, *, durable: bool = False) -> Any:
         try:
