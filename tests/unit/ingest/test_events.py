@@ -11,7 +11,6 @@ from mailslot_contracts.protocol import EventPage
 from mailslot_core.clock import ManualClock
 from mailslot_core.errors import CursorExpired
 from mailslot_core.memory import MemoryStore
-from mailslot_core.session import Event
 from tests.echo_worker import EchoWorker
 from tests.unit.ingest.served import PATIENCE_S, Frame, House, in_process, on_socket, stream
 from tests.waiting import wait_until
@@ -167,7 +166,7 @@ class _Slow(MemoryStore):
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def events(self, session_id: str, *, after: int, limit: int) -> list[Event]:
+    async def events(self, session_id: str, *, after: int, limit: int) -> Any:
         await self.gate.wait()
         return await super().events(session_id, after=after, limit=limit)
 
@@ -194,7 +193,7 @@ class _Trimmed(MemoryStore):
 
     oldest = 1
 
-    async def events(self, session_id: str, *, after: int, limit: int) -> list[Event]:
+    async def events(self, session_id: str, *, after: int, limit: int) -> Any:
         if after + 1 < self.oldest:
             newest = (await self.level(session_id)).cursor  # type: ignore[union-attr]
             raise CursorExpired(f"cursor {after} is no longer kept", oldest=self.oldest, newest=newest)
