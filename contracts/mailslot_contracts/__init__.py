@@ -80,7 +80,6 @@ from mailslot_contracts.ids import (
     uuid7,
 )
 from mailslot_contracts.messages import (
-    BATCH_BODY_BYTES_MAX,
     BATCH_COUNT_MAX,
     BODY_BYTES_MAX,
     CONTENT_BLOCKS_MAX,
@@ -134,7 +133,6 @@ from mailslot_contracts.status import AgentState, Level
 
 __all__ = [
     "ABORTED_BEFORE_DISPATCH",
-    "BATCH_BODY_BYTES_MAX",
     "BATCH_COUNT_MAX",
     "BODY_BYTES_MAX",
     "BUDGETS",

@@ -53,9 +53,6 @@ BATCH_COUNT_MAX = 1000
 BODY_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of one request body. JSON may spell one byte of content in six (\\u0001), so 8 times the content fits."""
 
-BATCH_BODY_BYTES_MAX = 16 * 1024 * 1024
-"""Bytes of the request body of a batch."""
-
 FINGERPRINT_BYTES = 16
 """Bytes of a body's fingerprint: no two bodies share one by chance, and it is kept for every message."""
 
