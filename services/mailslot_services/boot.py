@@ -75,8 +75,10 @@ def parse(settings: type[S], argv: Sequence[str], *, prog: str, description: str
 
 
 def env_name(settings: type[BaseSettings], name: str) -> str:
-    """The environment name of a field."""
-    return f"{settings.model_config.get('env_prefix', '')}{name}".upper()
+    """The environment name of a field: its alias, where it has one, by which an error names it too."""
+    field = settings.model_fields.get(name)
+    alias = field.validation_alias if field else name
+    return alias if isinstance(alias, str) else f"{settings.model_config.get('env_prefix', '')}{name}".upper()
 
 
 def flag_name(name: str) -> str:

@@ -29,6 +29,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import Field, field_validator
 from pydantic.alias_generators import to_camel
+from pydantic_settings import SettingsConfigDict
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
@@ -87,8 +88,10 @@ TYPES: Final = {
 class DoctorSettings(StoreSettings):
     """What to examine, and how to tell."""
 
+    model_config = SettingsConfigDict(validate_by_name=True, validate_by_alias=True)
+
     session: str = Field("", description="examine this session alone")
-    json_: bool = Field(False, description="print one JSON document instead of lines")
+    json_: bool = Field(False, validation_alias="MAILSLOT_JSON", description="print one JSON document instead of lines")
 
     @field_validator("session")
     @classmethod

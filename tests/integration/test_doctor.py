@@ -76,8 +76,8 @@ def of_partition(session_id: str, name: str) -> str:
     return keys.partition_key(keys.partition_of(session_id, PARTITIONS), name)
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("MAILSLOT_")}
+def run(*words: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MAILSLOT_")} | extra
     ask = [sys.executable, "-c", RUN, *words]
     return subprocess.run(ask, check=False, capture_output=True, text=True, timeout=60, env=env)
 
@@ -588,6 +588,16 @@ async def test_a_program_gets_one_json_document(filled: RedisStore, clean_redis_
     assert sum(facts["leased"] for facts in told["partitions"]) == 1
 
 
+async def test_the_environment_may_ask_for_json_and_a_flag_may_not_want_it(clean_redis_url: str) -> None:
+    told = json.loads(run("--redis-url", clean_redis_url, MAILSLOT_JSON="true").stdout)
+    assert told["sessions"] == 0
+    ended = run("--no-json", "--redis-url", clean_redis_url, MAILSLOT_JSON="true")
+    assert ended.stdout.endswith("no session was examined\n")
+    refused = run("--redis-url", clean_redis_url, MAILSLOT_JSON="maybe")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("mailslot doctor: MAILSLOT_JSON: ")
+
+
 def test_a_store_that_is_not_there_exits_3_with_one_sentence() -> None:
     ended = run("--redis-url", f"redis://127.0.0.1:{free_port()}/0")
     assert ended.returncode == 3
@@ -605,3 +615,4 @@ def test_the_help_names_every_option() -> None:
     assert "--json" in told
     assert "--session" in told
     assert "--redis-url" in told
+    assert "MAILSLOT_JSON," in told
