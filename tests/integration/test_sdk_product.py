@@ -149,6 +149,20 @@ async def test_leaving_a_run_can_stop_the_turn_that_is_open(product: Product, ki
     assert admitted == [caught.value.message_id]
 
 
+async def test_leaving_a_run_never_stops_somebody_elses_turn(product: Product, kind: Kind) -> None:
+    async with twin(kind, product.url) as client:
+        await client.call("s", "prompt", "wait for theirs", message_id="theirs")
+        await asyncio.to_thread(product.reached)
+        with pytest.raises(RunTimeout):
+            await client.call("s", "run", "mine", timeout=0.5, cancel_on_abort=True)
+        product.open()
+        await client.call("s", "when_idle", timeout=20)
+    ledger = product.ledger("s")
+    assert [event for event in ledger if event.type == "cancel/requested"] == []
+    ends = [(event.data["turn"], event.data["reason"]["kind"]) for event in ledger if event.type == "turn/end"]
+    assert ends == [(1, "completed"), (2, "completed")]
+
+
 async def test_a_stream_gives_events_then_its_result(product: Product) -> None:
     async with AsyncClient(product.url, settings=QUICK) as client:
         run = client.session("s").stream("in pieces", deltas=True)

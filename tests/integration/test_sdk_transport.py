@@ -252,7 +252,7 @@ def test_leaving_a_run_early_in_a_with_abandons_it() -> None:
             with pytest.raises(RuntimeError, match="no result yet"):
                 _ = run.result
         assert server.left.wait(5)
-        assert server.called("POST", "/cancel")[0].json == {"queue": "keep"}
+        assert server.called("POST", "/cancel")[0].json == {"queue": "keep", "turn": 1}
 
 
 def test_a_run_that_was_read_to_its_end_is_not_abandoned() -> None:

@@ -168,7 +168,8 @@ class Session:
         """Send a message and own what happens from its receipt through the next idle of the whole agent.
 
         What the result tells is about that interval: other people's messages may be part of it. Leaving early
-        (`RunTimeout`, Ctrl-C) leaves the agent at work, unless `cancel_on_abort`.
+        (`RunTimeout`, Ctrl-C) leaves the agent at work. With `cancel_on_abort` it stops the turn that took this
+        message, and no other; a message that no turn has taken yet stays queued.
         """
         with self.stream(content, timeout=timeout, cancel_on_abort=cancel_on_abort) as run:
             for _ in run:

@@ -65,8 +65,8 @@ class Interval:
         self._record: MessageRecord | None = None
         self.done = False
         """Whether the last event of the interval was seen."""
-        self.open_turn: int | None = None
-        """The turn that is open now, when its start was seen."""
+        self.turn: int | None = None
+        """The turn that took the message, when that was seen. It may be over, and another one open."""
 
     def feed(self, event: Event) -> bool:
         """Take the next event; whether it belongs to the interval."""
@@ -76,7 +76,8 @@ class Interval:
         if self._record is None and not self._whole:
             return False
         self._events.append(event)
-        self._follow_turn(event)
+        if event.type == "inbox/claimed" and self._message_id in event.data.get("messageIds", ()):
+            self.turn = event.data.get("turn")
         self.done = self._record is not None and is_idle(event)
         return True
 
@@ -101,12 +102,6 @@ class Interval:
         if event.type == "inbox/queued" and event.data.get("messageId") == self._message_id:
             return MessageRecord(self._message_id, "queued")
         return None
-
-    def _follow_turn(self, event: Event) -> None:
-        if event.type in ("turn/start", "turn/recovered"):
-            self.open_turn = event.data.get("turn")
-        elif event.type == "turn/end":
-            self.open_turn = None
 
 
 def is_idle(event: Event) -> bool:

@@ -5,14 +5,15 @@
 Rule 1: the subscription stands before the message is sent, so nothing that follows the receipt can be missed.
         Whether the message's first events or its receipt arrive first does not matter.
 Rule 2: it begins at the session's newest event of that moment: never at a cursor that somebody kept.
-Rule 3: leaving a run leaves the agent alone. Only `cancel_on_abort` stops it, and then the turn that is open now,
-        by its number, so that a later one is never hit.
+Rule 3: leaving a run leaves the agent alone. Only `cancel_on_abort` stops it, and then the turn that took the run's
+        own message, by its number: neither somebody else's turn nor a later one is ever hit. While no turn is known
+        to have taken it, nothing is stopped, and the message keeps its place in the queue.
 Rule 4: what the agent makes of the message does not raise; losing sight of the agent for good does.
 """
 
 from __future__ import annotations
 
-from mailslot.answer import Receipt, Rest
+from mailslot.answer import Rest
 from mailslot.errors import MailslotError, Refused, RunTimeout
 from mailslot.event import Event
 from mailslot.interval import Interval
@@ -74,27 +75,27 @@ def _owned(
 ) -> Operation[None]:
     subscription = Subscription(terms, address, after, deltas=deltas)
     yield from subscription.open()
-    receipt: Receipt | None = None
     try:
         receipt = yield from prompt(terms, address, message)
         yield Give(receipt)
         yield from _collected(subscription, interval)
     except (Abandoned, DeadlinePassed):
-        if cancel_on_abort and receipt is not None:
-            yield from _cancelled(terms, address, interval.open_turn)
+        if cancel_on_abort and interval.turn is not None:
+            yield from _cancelled(terms, address, interval.turn)
         raise
     yield Give(interval.result())
 
 
 def _collected(subscription: Subscription, interval: Interval) -> Operation[None]:
+    """What was received is all taken before it is given: who leaves in the middle of it may know its turn by then."""
     while not interval.done:
-        for item in (yield from subscription.receive()):
-            if not isinstance(item, Event) or interval.feed(item):
-                yield Give(item)
+        received = yield from subscription.receive()
+        for item in [item for item in received if not isinstance(item, Event) or interval.feed(item)]:
+            yield Give(item)
 
 
-def _cancelled(terms: Terms, address: Address, turn: int | None) -> Operation[None]:
-    """Stop the agent as far as that can be done quickly; a caller who leaves cannot be told more."""
+def _cancelled(terms: Terms, address: Address, turn: int) -> Operation[None]:
+    """Stop the turn as far as that can be done quickly; a caller who leaves cannot be told more."""
     bounded = Terms(terms.settings, terms.clock, terms.chance).within(terms.settings.abort_timeout_s)
     try:
         yield from cancel(bounded, address, queue="keep", turn=turn, wait_s=None)

@@ -192,13 +192,22 @@ def test_idle_to_idle_owns_what_came_before_its_message_too() -> None:
     assert result.final_response == "while it came in"
 
 
-def test_the_turn_that_is_open_is_known_by_its_number() -> None:
+def test_the_turn_that_took_the_message_is_known_by_its_number() -> None:
     interval = Interval("s", "A")
+    given = events(
+        queued("A"),
+        ("turn/start", {"turn": 4}),
+        ("inbox/claimed", {"turn": 4, "messageIds": ["other"]}),
+        ("turn/start", {"turn": 5}),
+        ("inbox/claimed", {"turn": 5, "messageIds": ["context", "A"]}),
+        ("turn/start", {"turn": 6}),
+        ("inbox/claimed", {"turn": 6, "messageIds": ["later"]}),
+    )
     turns = []
-    for event in events(queued("A"), ("turn/start", {"turn": 4}), said("x"), ("turn/end", {"turn": 4}), IDLE):
+    for event in given:
         interval.feed(event)
-        turns.append(interval.open_turn)
-    assert turns == [None, 4, 4, None, None]
+        turns.append(interval.turn)
+    assert turns == [None, None, None, None, 5, 5, 5]
 
 
 @given(st.lists(st.sampled_from(["idle", "running", "mine", "theirs", "said", "end"]), max_size=30))

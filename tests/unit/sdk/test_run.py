@@ -1,19 +1,21 @@
 """A run, step by step: what is sent in which order, and what its caller gets. No connection is made here."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from mailslot import OutcomeUnknown, Receipt, Refused, RunResult, RunTimeout, Settings, TransportLost
+from mailslot import Event, OutcomeUnknown, Receipt, Refused, RunResult, RunTimeout, Settings, TransportLost
 from mailslot.answer import Rest
 from mailslot.operation import Address, draft
 from mailslot.run import idle_to_idle, owned_run
-from mailslot.step import Answer, Exchange, Fault, Open, Operation, Read, Terms
+from mailslot.step import Answer, Exchange, Fault, Give, Open, Operation, Read, Terms
 from tests.unit.sdk.driving import (
     STREAM,
     Played,
     abandon,
+    envelope,
     frame,
     good,
     history,
@@ -139,6 +141,27 @@ def test_leaving_a_run_that_was_asked_to_cancels_the_turn_by_its_number() -> Non
 @pytest.mark.parametrize("answer", [refused(409, "not-open"), refused(500, "internal"), good({})])
 def test_a_cancel_that_fails_changes_nothing_for_who_leaves(answer: Answer) -> None:
     assert abandon(started(cancel_on_abort=True), [answer]).ended
+
+
+@pytest.mark.parametrize("seen", [b"", frame(envelope(2, "inbox/queued", {"messageId": "m"}))])
+def test_a_turn_that_did_not_take_the_message_is_never_cancelled(seen: bytes) -> None:
+    """Somebody else's turn is open, begun before the run and unseen by it, or after."""
+    theirs = frame(envelope(3, "turn/start", {"turn": 1}))
+    theirs += frame(envelope(4, "inbox/claimed", {"turn": 1, "messageIds": ["theirs"]}))
+    operation = run(cancel_on_abort=True)
+    play(operation, [level("s", 1, "running"), STREAM, receipt("m", 2), seen + theirs])
+    assert abandon(operation, []).steps == []
+
+
+def test_who_leaves_in_the_middle_of_what_was_read_cancels_the_turn_all_the_same() -> None:
+    operation = run(cancel_on_abort=True)
+    script: Iterator[Answer] = iter([level("s", 0), STREAM, receipt("m", 1), framed(1)[: framed(1).index(b"id: 6")]])
+    step = operation.send(None)
+    while not (isinstance(step, Give) and isinstance(step.item, Event)):
+        step = operation.send(None if isinstance(step, Give) else next(script))
+    assert step.item.type == "inbox/queued"
+    left = abandon(operation, [good({"outcome": "requested", "turn": 1, "stillQueued": []})])
+    assert [json.loads(request.body or b"")["turn"] for request in left.requests] == [1]
 
 
 def test_a_message_that_was_not_sent_is_not_cancelled() -> None:
