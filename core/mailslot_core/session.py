@@ -84,13 +84,18 @@ class Message:
     body_seq: int
     place: int
     due: bool
-    is_goal: bool = False
+    goal_id: str | None = None  # of the goal that it is a round of
     not_before: int | None = None
     expires_at: int | None = None
     state: MessageState = MessageState.QUEUED
     turn: int | None = None
     step: int | None = None
     why: str | None = None
+
+    @property
+    def is_goal(self) -> bool:
+        """It is a goal's round, whether or not that goal is still there."""
+        return self.goal_id is not None
 
 
 @dataclass(slots=True)
@@ -139,10 +144,19 @@ class Session:
         """0 unless a message was lost or counted twice (semantics M5)."""
         return self.queued - sum(self.settled.values()) - self.pending
 
+    def serves(self, message: Message) -> bool:
+        """The message is a round of the goal that is there now, and not of one before it (semantics G3)."""
+        return self.goal is not None and self.goal["goalId"] == message.goal_id
+
     def lane(self, lane: Lane) -> list[Message]:
         """Queued and due messages of a lane, in order (semantics M4)."""
         found = (message for message in self.waiting.values() if message.lane is lane and message.due)
         return sorted(found, key=lambda message: message.place)
+
+
+def goal_of(source: Data) -> str | None:
+    """The goal that a message from this source is a round of."""
+    return source.get("goalId") if source.get("kind") == "goal" else None
 
 
 # -- fold ---------------------------------------------------------------------------------------------------
@@ -157,7 +171,7 @@ def _created(session: Session, event: Event) -> None:
 def _queued(session: Session, event: Event) -> None:
     data = event.data
     not_before = data.get("notBefore")
-    goal = data["source"].get("kind") == "goal"
+    goal_id = goal_of(data["source"])
     session.messages[data["messageId"]] = Message(
         message_id=data["messageId"],
         lane=Lane(data["lane"]),
@@ -166,13 +180,13 @@ def _queued(session: Session, event: Event) -> None:
         body_seq=event.seq,
         place=event.seq,
         due=not_before is None or not_before <= event.time,
-        is_goal=goal,
+        goal_id=goal_id,
         not_before=not_before,
         expires_at=data.get("expiresAt"),
     )
     session.waiting[data["messageId"]] = session.messages[data["messageId"]]
     session.queued += 1
-    if goal:
+    if goal_id is not None:
         session.goal_message = data["messageId"]
 
 
@@ -219,7 +233,7 @@ def _admitted(session: Session, event: Event) -> None:
     if message is None:
         return
     message.turn, message.step = event.data["turn"], event.data["step"]
-    if message.is_goal and session.goal is not None:
+    if session.goal is not None and session.serves(message):
         rounds = session.goal["rounds"] + 1
         session.goal = {**session.goal, "rounds": rounds, "spent": {**session.goal["spent"], "rounds": rounds}}
 

@@ -230,13 +230,13 @@ def commit(act: Act, drafts: Sequence[Draft], *, take_next_step: bool = False) -
 def _append(act: Act, drafts: Sequence[Draft]) -> None:
     for draft in drafts:
         act.append(draft.type, draft.data)
-        if draft.type == "inbox/rejected" and _is_goal(act.session, draft.data["messageId"]):
+        if draft.type == "inbox/rejected" and _is_its_round(act.session, draft.data["messageId"]):
             goal.pause(act, "rejected")
 
 
-def _is_goal(session: Session, message_id: str) -> bool:
+def _is_its_round(session: Session, message_id: str) -> bool:
     message = session.messages.get(message_id)
-    return message is not None and message.is_goal
+    return message is not None and session.serves(message)
 
 
 # -- ending -------------------------------------------------------------------------------------------------

@@ -341,6 +341,21 @@ async def test_a_round_that_is_never_admitted_is_not_counted(store: Store, slot:
     assert (await goal_of(store))["rounds"] == 0
 
 
+@pytest.mark.parametrize("fate", ["admitted", "rejected"])
+async def test_a_round_of_a_goal_that_is_gone_is_nothing_to_the_next_goal(store: Store, slot: Slot, fate: str) -> None:
+    await set_goal(store, "s")
+    await store.goal_advance("s", await next_round(store, "s", "g1"))
+    await slot.acquire("s")
+    await operate(store, "clear")
+    goal = await set_goal(store, "s", goal_id="goal-2")
+    if fate == "admitted":
+        await slot.commit(*slot.begin())
+    else:
+        await slot.commit(slot.rejects("g1"))
+    assert await goal_of(store) == goal
+    assert goal["rounds"] == 0
+
+
 async def test_a_goal_completed_inside_its_round_is_not_paused_by_the_rounds_end(store: Store, slot: Slot) -> None:
     await set_goal(store, "s")
     await store.goal_advance("s", await next_round(store, "s"))

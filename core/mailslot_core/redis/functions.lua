@@ -100,7 +100,7 @@ end
 local function add(a, name, n) set(a, name, a.s[name] + n) end
 
 -- == messages ==============================================================================================
--- A record is an array: 1 state 2 lane 3 wake 4 queuedSeq 5 bodySeq 6 place 7 goal 8 turn 9 step 10 why 11 fingerprint
+-- A record is an array: 1 state 2 lane 3 wake 4 queuedSeq 5 bodySeq 6 place 7 goalId 8 turn 9 step 10 why 11 fingerprint
 -- state: q queued, c claimed, a admitted, r rejected, x cancelled, e expired, d dead; lane: t next-turn, s next-step
 
 local function message(a, mid)
@@ -162,7 +162,7 @@ FOLD['inbox/queued'] = function(a, f, seq)
   redis.call('ZADD', f.lane == 't' and a.k.turn or a.k.step, seq, f.messageId)
   add(a, lane_counter(record), 1)
   add(a, 'queued', 1)
-  if f.goal == 1 then set(a, 'goalMessage', f.messageId) end
+  if f.goal ~= '' then set(a, 'goalMessage', f.messageId) end
 end
 
 FOLD['inbox/claimed'] = function(a, f)
@@ -195,10 +195,15 @@ FOLD['inbox/rejected'] = settled('rejected', 'r')
 FOLD['inbox/cancelled'] = settled('cancelled', 'x')
 local admit = settled('admitted', 'a')
 
+-- The message is a round of the goal that is there now, and not of one before it (semantics G3).
+local function serves_goal(a, record)
+  return a.s.goal ~= '' and a.s.goal.goalId == record[7]
+end
+
 FOLD['user/message'] = function(a, f, seq, time)
   local record = admit(a, f, seq, time)
-  local goal = a.s.goal
-  if record and record[7] == 1 and goal ~= '' then
+  if record and serves_goal(a, record) then
+    local goal = a.s.goal
     goal.rounds = goal.rounds + 1
     goal.spent.rounds = goal.rounds
     set(a, 'goal', goal)
@@ -490,7 +495,7 @@ end
 local function append_drafts(a, drafts)
   for _, draft in ipairs(drafts) do
     append(a, draft.kind, draft.facts, draft.data)
-    if draft.kind == 'inbox/rejected' and message(a, draft.facts.messageId)[7] == 1 then pause_goal(a, 'rejected') end
+    if draft.kind == 'inbox/rejected' and serves_goal(a, message(a, draft.facts.messageId)) then pause_goal(a, 'rejected') end
   end
 end
 
@@ -664,7 +669,7 @@ local function create(keys, argv)
 end
 
 -- submit: queue a message once, and wake the agent if the message wakes it.
--- ARGV sid, messageId, lane t|s, wake 0|1, goal 0|1, from a door 0|1, fingerprint, depth max, data,
+-- ARGV sid, messageId, lane t|s, wake 0|1, goalId ('' = no round), from a door 0|1, fingerprint, depth max, data,
 --      created data ('' = do not create), agent, onFailure, created fingerprint -> ok, cursor, duplicate
 local function submit(keys, argv)
   local a = open(keys, argv)
@@ -684,7 +689,7 @@ local function submit(keys, argv)
     return refused('queue-full', 'session ' .. a.sid .. ' has ' .. int(depth) .. ' queued messages; the limit is ' .. argv[8])
   end
   if a.s.seq == 0 then begin_session(a, argv[10], argv[11], argv[12], argv[13]) end
-  append(a, 'inbox/queued', { messageId = mid, lane = argv[3], wake = tonumber(argv[4]), goal = tonumber(argv[5]),
+  append(a, 'inbox/queued', { messageId = mid, lane = argv[3], wake = tonumber(argv[4]), goal = argv[5],
     fingerprint = argv[7] }, argv[9])
   local cursor = a.s.seq
   if argv[4] == '1' and argv[6] == '1' then release_hold(a, 'submit') end
@@ -767,7 +772,7 @@ local function goal_advance(keys, argv)
     local reason = { code = 'budget-rounds', message = 'all ' .. int(goal.rounds) .. ' rounds are spent' }
     record_goal(a, 'block', with_phase(goal, 'blocked', reason))
   else
-    append(a, 'inbox/queued', { messageId = argv[6], lane = 't', wake = 1, goal = 1, fingerprint = argv[7] }, argv[8])
+    append(a, 'inbox/queued', { messageId = argv[6], lane = 't', wake = 1, goal = goal.goalId, fingerprint = argv[7] }, argv[8])
     wake(a)
   end
   finish(a)

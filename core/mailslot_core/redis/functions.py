@@ -20,7 +20,7 @@ from mailslot_core.goal import Round
 from mailslot_core.inbox import Receipt, Submission
 from mailslot_core.redis import keys
 from mailslot_core.redis.wire import Wire
-from mailslot_core.session import Data, Lane, Phase
+from mailslot_core.session import Data, Lane, Phase, goal_of
 from mailslot_core.store import Claimed, Created, Grant, Lease, Renewal, Settled, Swept
 from mailslot_core.turn import Cancelled, Draft, End, Outcome, Then
 
@@ -87,7 +87,7 @@ class Functions:
             message.message_id,
             LANES[message.lane],
             int(message.wake),
-            int(message.data["source"].get("kind") == "goal"),
+            goal_of(message.data["source"]) or "",
             int(message.from_door),
             message.fingerprint,
             depth_max,

@@ -274,7 +274,7 @@ def test_clearing_cancels_both_lanes_and_what_is_not_due_in_the_order_they_would
 def test_a_messages_record_has_no_room_for_a_turns_outcome() -> None:
     fields = set(type(next(iter(settled().messages.values()))).__dataclass_fields__)
     assert fields == {
-        *("message_id", "lane", "wake", "queued_seq", "body_seq", "place", "due", "is_goal"),
+        *("message_id", "lane", "wake", "queued_seq", "body_seq", "place", "due", "goal_id"),
         *("not_before", "expires_at", "state", "turn", "step", "why"),
     }
 
