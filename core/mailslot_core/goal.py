@@ -12,6 +12,7 @@ Rule 2: a round is a message. It counts when it is admitted (G3), and is recogni
 Rule 3: a round is queued only on an idle, unheld agent whose goal is active and within budget, in one act (G2).
 Rule 4: any turn that does not complete, and any cancel by a user, pauses the goal (G4). Resume is explicit.
 Rule 5: any change of the goal makes its queued message stale (G3).
+Rule 6: a new goal's revision counts on from the last one of the session, so that one revision never means two states.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def next_goal(session: Session, change: Change) -> dict[str, Any]:
             raise ValueError("a goal is created with goal_id, objective and budgets")
         return {
             "goalId": change.goal_id,
-            "revision": 1,
+            "revision": session.goal_revision + 1,
             "objective": change.objective,
             "phase": ACTIVE,
             "rounds": 0,

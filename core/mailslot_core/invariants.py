@@ -244,11 +244,8 @@ def _counts_on(session: Session, event: Event, following: str) -> str | None:
     if event.type != "goal/change":
         return None
     changed, known = event.data["goal"], session.goal
-    if event.data["operation"] == "create":
-        wanted = (changed["goalId"], 1)
-    else:
-        wanted = (known["goalId"], known["revision"] + 1) if known else ("", 0)
-    fits = (changed["goalId"], changed["revision"]) == wanted
+    of = changed["goalId"] if event.data["operation"] == "create" else known["goalId"] if known else ""
+    fits = (changed["goalId"], changed["revision"]) == (of, session.goal_revision + 1)
     return None if fits else f"goal {changed['goalId']} is at revision {changed['revision']} at seq {event.seq}"
 
 

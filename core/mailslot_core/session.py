@@ -122,6 +122,7 @@ class Session:
     cancel: str | None = None  # first cause recorded against the open turn
     hold: str | None = None
     goal: dict[str, Any] | None = None
+    goal_revision: int = 0  # of the last goal/change: the revisions of all goals of a session are one row (G1)
     goal_message: str | None = None  # the goal message that is still queued
     queued: int = 0  # how many inbox/queued events, ever (semantics M5)
     settled: dict[str, int] = field(
@@ -307,6 +308,7 @@ def _cancel(session: Session, event: Event) -> None:
 
 def _goal(session: Session, event: Event) -> None:
     session.goal = None if event.data["operation"] == "clear" else dict(event.data["goal"])
+    session.goal_revision = event.data["goal"]["revision"]
 
 
 def _usage(session: Session, event: Event) -> None:
@@ -378,6 +380,7 @@ def indexes(session: Session) -> dict[str, Any]:
         "closed": session.closed,
         "goal": session.goal,
         "goalMessage": session.goal_message,
+        "goalRevision": session.goal_revision,
         "hold": session.hold,
         "idleSeq": session.idle_seq,
         "lanes": {str(lane): [message.message_id for message in session.lane(lane)] for lane in Lane},

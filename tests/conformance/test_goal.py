@@ -89,10 +89,10 @@ async def test_every_operation_does_in_every_phase_what_the_table_says(
         for step in WAYS[phase]:
             await operate(store, step)
     expected, revision = None, 0
-    if phase is not None and operation != "create":
+    if phase is not None:
         goal = await goal_of(store)
         revision = goal["revision"]
-        expected = (goal["goalId"], revision)
+        expected = None if operation == "create" else (goal["goalId"], revision)
     change = Change(operation, expected, "goal-1", "keep the yard", {"rounds": 2}, REASON)
     if (operation, phase) in PHASES:
         changed = await store.goal_change("s", change)
@@ -157,7 +157,7 @@ async def test_a_goal_that_is_cleared_is_gone(store: Store) -> None:
     assert level is not None
     assert level.goal is None
     assert await store.resting_goals(partition_of("s", store.partitions)) == []
-    assert (await set_goal(store, "s", goal_id="goal-2"))["revision"] == 1
+    assert (await set_goal(store, "s", goal_id="goal-2"))["phase"] == "active"
 
 
 @pytest.mark.parametrize("operation", ["edit", "pause", "complete", "block", "clear"])
@@ -193,6 +193,18 @@ async def test_a_goal_that_is_made_or_resumed_ends_a_hold(store: Store, slot: Sl
     assert (await history(store, "s")).endswith("held I(held 1)")
     await (set_goal(store, "s") if operation == "create" else operate(store, "resume"))
     assert (await history(store, "s")).endswith(f"goal({operation}) released R")
+
+
+@pytest.mark.parametrize("end", ["clear", "complete"])
+async def test_the_revision_of_one_goal_is_never_that_of_another(store: Store, end: str) -> None:
+    old = await set_goal(store, "s")
+    await operate(store, end)
+    new = await set_goal(store, "s", goal_id="goal-2")
+    assert (old["revision"], new["revision"]) == (1, 3)
+    with pytest.raises(Refused) as refused:
+        await store.goal_change("s", Change("complete", ("goal-2", old["revision"])))
+    assert refused.value.code == "revision"
+    assert await goal_of(store) == new
 
 
 # -- rounds -------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ local function decode(data) return cmsgpack.unpack(string.sub(data, 2)) end
 local FIELDS = { 'seq', 'time', 'status', 'idleSeq', 'epoch', 'owner', 'lease', 'leaseMs', 'call', 'back', 'recovered',
   'turn', 'step', 'phase', 'attempt', 'claimed', 'calls', 'cancel', 'hold', 'goal', 'goalMessage', 'queued', 'admitted',
   'rejected', 'cancelled', 'expired', 'dead', 'followups', 'steers', 'injects', 'inputTokens', 'outputTokens', 'cost',
-  'agent', 'onFailure', 'closed', 'created', 'outcome' }
+  'agent', 'onFailure', 'closed', 'created', 'outcome', 'goalRevision' }
 local PLACE = {} -- where each stands there
 for i = 1, #FIELDS do PLACE[FIELDS[i]] = i end
 local PACKED = { claimed = true, calls = true, goal = true }
@@ -69,6 +69,7 @@ local function state(raw)
     followups = num(raw[28] or 0), steers = num(raw[29] or 0), injects = num(raw[30] or 0),
     inputTokens = num(raw[31] or 0), outputTokens = num(raw[32] or 0), cost = raw[33] or '', agent = raw[34] or '',
     onFailure = raw[35] or 'continue', closed = raw[36] or '', created = raw[37] or '', outcome = raw[38] or '',
+    goalRevision = num(raw[39] or 0),
   }
 end
 
@@ -265,6 +266,7 @@ end
 
 FOLD['goal/change'] = function(a, f)
   if f.operation == 'clear' then set(a, 'goal', '') else set(a, 'goal', f.goal) end
+  set(a, 'goalRevision', f.goal.revision)
   redis.call(a.s.goal ~= '' and a.s.goal.phase == 'active' and 'SADD' or 'SREM', a.p.goals, a.sid)
 end
 
@@ -751,6 +753,7 @@ local function goal_change(keys, argv)
   if goal ~= '' and goal.goalId == changed.goalId then
     changed.rounds, changed.spent = goal.rounds, goal.spent -- a round may have been admitted since the caller looked
   end
+  if operation == 'create' then changed.revision = a.s.goalRevision + 1 end -- which the caller cannot see
   if a.s.seq == 0 then begin_session(a, argv[6], argv[7], argv[8], argv[9]) end
   record_goal(a, operation, changed)
   if operation == 'create' or operation == 'resume' then release_hold(a, 'goal') end

@@ -458,6 +458,7 @@ def _indexes(state: Mapping[bytes, Any]) -> dict[str, Any]:
         "closed": b"closed" in state,
         "goal": state.get(b"goal"),
         "goalMessage": state.get(b"goalMessage"),
+        "goalRevision": _number(state, b"goalRevision"),
         "hold": state.get(b"hold"),
         "idleSeq": _number(state, b"idleSeq"),
         "onFailure": state.get(b"onFailure", "continue"),

@@ -66,7 +66,7 @@ def test_an_operation_follows_the_phases_it_may(operation: str, phase: str | Non
         return
     changed = attempt()
     assert (agent.session.goal or {"phase": None})["phase"] == MAY_FOLLOW[operation][phase]
-    assert changed["revision"] == (1 if operation == "create" else (before or {})["revision"] + 1)
+    assert changed["revision"] == (before["revision"] + 1 if before else 1)
 
 
 def test_an_old_revision_is_refused_and_none_at_all_is_the_present_one() -> None:

@@ -52,7 +52,7 @@ CHANGES: list[tuple[str, dict[str, Any], set[str]]] = [
     ("cancel/requested", {"cause": "user", "queue": "keep", "turn": 1}, {"cancel"}),
     ("cancel/requested", {"cause": "user", "queue": "keep", "turn": 2}, set()),
     ("cancel/requested", {"cause": "user", "queue": "keep"}, set()),
-    ("goal/change", {"operation": "create", "goal": GOAL}, {"goal"}),
+    ("goal/change", {"operation": "create", "goal": GOAL}, {"goal", "goalRevision"}),
     ("usage/recorded", {"inputTokens": 3, "outputTokens": 1, "cost": 0.5}, {"usage"}),
     ("session/closed", {"cause": "user"}, {"closed"}),
     ("llm/retry", {"turn": 1, "step": 1}, set()),
