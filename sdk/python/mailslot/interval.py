@@ -65,8 +65,11 @@ class Interval:
         self._record: MessageRecord | None = None
         self.done = False
         """Whether the last event of the interval was seen."""
-        self.turn: int | None = None
-        """The turn that took the message, when that was seen. It may be over, and another one open."""
+
+    @property
+    def turn(self) -> int | None:
+        """The turn that took the message, as far as that was seen. It may be over, and another one open."""
+        return None if self._record is None else self._record.turn
 
     def feed(self, event: Event) -> bool:
         """Take the next event; whether it belongs to the interval."""
@@ -76,8 +79,6 @@ class Interval:
         if self._record is None and not self._whole:
             return False
         self._events.append(event)
-        if event.type == "inbox/claimed" and self._message_id in event.data.get("messageIds", ()):
-            self.turn = event.data.get("turn")
         self.done = self._record is not None and is_idle(event)
         return True
 

@@ -1,9 +1,9 @@
 """What became of one message, read off the events of a ledger.
 
-    queued ──> claimed ──> admitted (turn, step)
-      │ │         ├──────> cancelled (cause), rejected (reason), dead (reason)
+    queued ──> claimed (turn) ──> admitted (turn, step)
+      │ │         ├─────────────> cancelled (cause), rejected (reason), dead (reason)
       │ └─ held   │
-      └───────────┴──────> cancelled (cause), expired
+      └───────────┴─────────────> cancelled (cause), expired
 
 Rule 1: this is about the message, and stops at its admission. It never says how a turn ended, or that
         anything in an interval happened because of the message.
@@ -29,6 +29,7 @@ STATES: dict[str, str] = {
 """Event type -> the state it puts its message in."""
 
 SAID: dict[str, tuple[str, ...]] = {
+    "claimed": ("turn",),
     "admitted": ("turn", "step"),
     "cancelled": ("cause",),
     "rejected": ("reason",),
@@ -45,7 +46,7 @@ class MessageRecord:
     state: str
     """`queued`, `held`, `claimed`, `admitted`, `cancelled`, `rejected`, `expired` or `dead`."""
     turn: int | None = None
-    """The turn that admitted it."""
+    """The turn that took it, and admitted it if it is admitted."""
     step: int | None = None
     """The step that admitted it."""
     cause: str | None = None
