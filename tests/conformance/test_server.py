@@ -13,6 +13,7 @@ import pytest
 from redis import Redis
 
 from mailslot_core.errors import Misconfigured, OutcomeUnknown, Refused, StoreUnavailable
+from mailslot_core.goal import Change
 from mailslot_core.redis.keys import partition_of
 from mailslot_core.redis.store import RedisStore
 from mailslot_core.session import Status
@@ -230,6 +231,9 @@ async def test_a_full_server_keeps_nothing_new_and_lets_everything_else_go_on(ow
                 await say(store, "s", "C")
         with pytest.raises(StoreUnavailable, match="OOM"):
             await store.create("new", BIRTH)
+        with pytest.raises(StoreUnavailable, match="OOM"):
+            await set_goal(store, "new")
+        assert await store.level("new") is None
         assert await world.everything("s") == before
         await goes_on(store, slot, rival)
         configure(own_server, maxmemory=0)
@@ -238,6 +242,7 @@ async def test_a_full_server_keeps_nothing_new_and_lets_everything_else_go_on(ow
 
 async def goes_on(store: Any, slot: Slot, rival: Slot) -> None:
     """Everything that must work on a full server does."""
+    assert (await store.goal_change("t", Change("pause")))["phase"] == "paused"
     await slot.acquire("s")
     await slot.commit(*slot.begin(), slot.says("well", "c1"), slot.call("c1"))
     assert (await store.renew([slot.lease], LEASE_MS))[0].alive

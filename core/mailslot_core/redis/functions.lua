@@ -733,6 +733,7 @@ local function cancel(keys, argv)
 end
 
 -- goal_change: put a goal record in place of the one the caller saw. Which record follows which is goal.PHASES' business.
+-- A goal is made by goal_create, which is the same act as intake: it brings work, and maybe a session.
 -- ARGV sid, operation, expected goalId ('' = none or a complete one), expected revision, goal (msgpack),
 --      created data ('' = do not create), agent, onFailure, created fingerprint -> ok, goal (msgpack)
 local function goal_change(keys, argv)
@@ -961,6 +962,7 @@ end
 register('create_v1', create)
 register('submit_v1', submit)
 register('goal_advance_v1', goal_advance)
+register('goal_create_v1', goal_change)
 register_always('cancel_v1', cancel)
 register_always('goal_change_v1', goal_change)
 register_always('acquire_v1', acquire)

@@ -106,10 +106,11 @@ class Functions:
     async def goal_change(
         self, session_id: str, operation: str, seen: tuple[str, int] | None, goal: Data, created: Data | None
     ) -> Data:
-        """goal_change_v1"""
+        """goal_change_v1, or goal_create_v1 for a new goal"""
+        name = "goal_create" if operation == "create" else "goal_change"
         goal_id, revision = seen or ("", 0)
         args = (operation, goal_id, revision, msgpack.packb(goal), *Birth(created).args)
-        reply = await self._on_session("goal_change", session_id, args, durable=True)
+        reply = await self._on_session(name, session_id, args, durable=True)
         return _unpacked(reply[1])  # type: ignore[no-any-return]
 
     async def goal_advance(self, session_id: str, proposed: Round) -> bool:
