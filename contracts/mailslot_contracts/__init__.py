@@ -128,7 +128,7 @@ from mailslot_contracts.protocol import (
     SessionCreate,
     check_batch,
 )
-from mailslot_contracts.results import RunResult
+from mailslot_contracts.results import MessageRecord, MessageState, RunResult
 from mailslot_contracts.status import AgentState, Level
 
 __all__ = [
@@ -200,6 +200,8 @@ __all__ = [
     "Level",
     "LevelPage",
     "MessageId",
+    "MessageRecord",
+    "MessageState",
     "Placement",
     "Problem",
     "Prompt",

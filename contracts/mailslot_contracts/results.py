@@ -7,16 +7,49 @@ Rule 1: the interval is the caller's, not the message's: it may hold steering, o
         several turns. `finalResponse` is the last text said in it, with no claim that it answers the message.
 Rule 2: there is no status and no success here. `finishReason` tells how the last turn in the interval
         ended; it is absent when none did, and in SDKs that do not report it.
+Rule 3: `message` is what became of the message itself (M6, U4): an observation beside the interval, which
+        stops at admission and is not the cause of anything in it.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, Strict
 
-from mailslot_contracts.door import Answer, MessageIdField, SessionIdField
+from mailslot_contracts.door import Answer, MessageIdField, Ordinal, SessionIdField
 from mailslot_contracts.events import Envelope
+
+
+class MessageState(StrEnum):
+    """Where a message is in its life; `held` is queued behind a hold."""
+
+    QUEUED = "queued"
+    HELD = "held"
+    CLAIMED = "claimed"
+    ADMITTED = "admitted"
+    REJECTED = "rejected"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    DEAD = "dead"
+
+
+class MessageRecord(Answer):
+    """What happened to a message. It never says how a turn ended."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    message_id: MessageIdField
+    state: Annotated[MessageState, Strict(strict=False)]
+    turn: Ordinal | None = None
+    """The turn that took it, and admitted it if it is admitted."""
+    step: Ordinal | None = None
+    """The step that admitted it."""
+    cause: str | None = None
+    """Why it was cancelled."""
+    reason: str | None = None
+    """Why it was rejected, or is dead."""
 
 
 class RunResult(Answer):
@@ -35,6 +68,8 @@ class RunResult(Answer):
     """The seq of the first idle after it."""
     finish_reason: str | None = None
     """Kind of the last `turn/end` in the interval."""
+    message: MessageRecord | None = None
+    """The record of the message itself, as it was at the end of the interval."""
 
     def wire(self) -> dict[str, object]:
         """As plain data; the events as they came."""

@@ -106,6 +106,7 @@ async def test_run_with_json_prints_one_line_that_keeps_the_contract(product: Pr
     assert out.count("\n") == 1
     result = PromisedResult.model_validate(json.loads(out), by_alias=True, by_name=False)
     assert (result.session_id, result.finish_reason) == ("s", "completed")
+    assert json.loads(out)["message"] == {"messageId": result.message_id, "state": "admitted", "turn": 1, "step": 1}
     assert result.final_response == "answer to hello\u2028world"
     seqs = [event.seq for event in result.events]
     assert seqs == list(range(result.from_seq, result.to_seq + 1))

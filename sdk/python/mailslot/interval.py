@@ -51,6 +51,7 @@ class RunResult:
             "events": [event.envelope(self.session_id) for event in self.events],
             "from": self.from_seq,
             "to": self.to_seq,
+            "message": self.message.wire(),
         }
 
 

@@ -54,6 +54,18 @@ class MessageRecord:
     reason: str | None = None
     """Why it was rejected, or is dead."""
 
+    def wire(self) -> dict[str, Any]:
+        """As the protocol writes it in JSON; what is not known is left out."""
+        fields = {
+            "messageId": self.message_id,
+            "state": self.state,
+            "turn": self.turn,
+            "step": self.step,
+            "cause": self.cause,
+            "reason": self.reason,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
 
 def after(record: MessageRecord, event: Event) -> MessageRecord:
     """The record after one more event."""

@@ -145,8 +145,28 @@ def test_a_run_result_claims_no_success() -> None:
         "from_seq",
         "to_seq",
         "finish_reason",
+        "message",
     }
     sent = {"sessionId": "s", "messageId": "m", "finalResponse": "", "events": [EVENT], "from": 1, "to": 2}
     assert read(RunResult, sent).wire() == sent
     with pytest.raises(ContractError, match="status: is not a field"):
         read(RunResult, {**sent, "status": "ok"})
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"messageId": "m", "state": "held"},
+        {"messageId": "m", "state": "admitted", "turn": 1, "step": 2},
+        {"messageId": "m", "state": "cancelled", "cause": "cancel"},
+        {"messageId": "m", "state": "dead", "reason": "gave up"},
+    ],
+)
+def test_a_run_result_may_show_the_messages_own_record(record: dict[str, Any]) -> None:
+    """U4: an observation, without causal claim."""
+    sent = {"sessionId": "s", "messageId": "m", "finalResponse": "", "events": [EVENT], "from": 1, "to": 2}
+    assert read(RunResult, sent | {"message": record}).wire() == sent | {"message": record}
+    with pytest.raises(ContractError, match=r"message\.finishReason: is not a field"):
+        read(RunResult, sent | {"message": record | {"finishReason": "completed"}})
+    with pytest.raises(ContractError, match=r"message\.state"):
+        read(RunResult, sent | {"message": record | {"state": "answered"}})

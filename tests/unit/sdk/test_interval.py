@@ -70,6 +70,9 @@ def test_a_result_is_written_as_the_contract_says(vector: dict[str, Any], run: d
     wire = run_over(run["messageId"], events_of(vector)).wire()
     promised = PromisedResult.model_validate(json.loads(json.dumps(wire)), by_alias=True, by_name=False)
     assert promised.final_response == run["finalResponse"]
+    assert promised.message is not None
+    assert promised.message.wire() == wire["message"]
+    assert wire["message"]["messageId"] == run["messageId"]
 
 
 STATES = {
