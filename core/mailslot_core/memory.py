@@ -20,7 +20,7 @@ from mailslot_core.clock import Clock, SystemClock
 from mailslot_core.errors import CursorExpired, Fenced, Refused
 from mailslot_core.goal import Change, Round
 from mailslot_core.inbox import Receipt, Submission
-from mailslot_core.session import TERMINAL, Act, Data, Event, Phase, Session, Status, indexes
+from mailslot_core.session import TERMINAL, Act, Data, Event, Phase, Session, Status, indexes, retry_reason
 from mailslot_core.store import (
     PENDING_MAX_DEFAULT,
     Claimed,
@@ -317,7 +317,7 @@ class MemoryStore:
             status=session.status,
             cursor=session.seq,
             idle_cursor=session.idle_seq,
-            reasons=tuple(activity.reasons(session)),
+            reasons=(*activity.reasons(session), *retry_reason(session.retry_at, self._clock.now_ms())),
             turn=session.turn if session.open else None,
             pending=session.pending,
             held=waiting if session.hold else 0,

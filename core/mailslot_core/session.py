@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import ceil
 from typing import Any, NamedTuple
 
 Data = Mapping[str, Any]
@@ -118,6 +119,7 @@ class Session:
     step: int = 0
     phase: Phase = Phase.CLOSED
     attempt: int = 1  # of the open turn: 1 + crashes (semantics R3)
+    retry_at: int = 0  # when the model is called again, while the open turn waits for that; else 0
     calls: dict[str, str] = field(default_factory=dict)  # callId -> asked | started; gone when its result is there
     cancel: str | None = None  # first cause recorded against the open turn
     hold: str | None = None
@@ -153,6 +155,11 @@ class Session:
         """Queued and due messages of a lane, in order (semantics M4)."""
         found = (message for message in self.waiting.values() if message.lane is lane and message.due)
         return sorted(found, key=lambda message: message.place)
+
+
+def retry_reason(retry_at: int, now: int) -> list[str]:
+    """Why an agent runs that waits to call the model again (semantics S4). Times are the store's clock in ms."""
+    return [f"retry in {ceil((retry_at - now) / 1000)} s"] if retry_at > now else []
 
 
 def goal_of(source: Data) -> str | None:
@@ -273,7 +280,7 @@ def _turn_start(session: Session, event: Event) -> None:
 
 
 def _turn_recovered(session: Session, event: Event) -> None:
-    session.attempt = event.data["attempt"]
+    session.attempt, session.retry_at = event.data["attempt"], 0
 
 
 def _turn_end(session: Session, event: Event) -> None:
@@ -285,12 +292,16 @@ def _step_start(session: Session, event: Event) -> None:
 
 
 def _step_end(session: Session, event: Event) -> None:
-    session.phase = Phase.BOUNDARY
+    session.phase, session.retry_at = Phase.BOUNDARY, 0
 
 
 def _answered(session: Session, event: Event) -> None:
-    session.phase = Phase.ANSWERED
+    session.phase, session.retry_at = Phase.ANSWERED, 0
     session.calls = {call["callId"]: "asked" for call in event.data.get("toolCalls", ())}
+
+
+def _retry(session: Session, event: Event) -> None:
+    session.retry_at = event.time + event.data["delayMs"]
 
 
 def _call_started(session: Session, event: Event) -> None:
@@ -344,6 +355,7 @@ FOLD: dict[str, Callable[[Session, Event], None]] = {
     "assistant/message": _answered,
     "tool/call": _call_started,
     "tool/result": _call_ended,
+    "llm/retry": _retry,
     "cancel/requested": _cancel,
     "goal/change": _goal,
     "usage/recorded": _usage,
@@ -388,6 +400,7 @@ def indexes(session: Session) -> dict[str, Any]:
         "onFailure": session.on_failure,
         "phase": str(session.phase),
         "queued": session.queued,
+        "retryAt": session.retry_at,
         "seq": session.seq,
         "settled": dict(session.settled),
         "status": str(session.status),

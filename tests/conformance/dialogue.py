@@ -196,8 +196,8 @@ class Slot:
             data["toolCalls"] = [{"callId": call, "name": "clock", "arguments": {}} for call in calls]
         return Draft("assistant/message", {**data, "interrupted": True} if interrupted else data)
 
-    def retry(self, attempt: int = 1) -> Draft:
-        said = {"attempt": attempt, "delayMs": 500, "code": "overloaded", "message": "the provider is overloaded"}
+    def retry(self, attempt: int = 1, delay_ms: int = 500) -> Draft:
+        said = {"attempt": attempt, "delayMs": delay_ms, "code": "overloaded", "message": "the provider is overloaded"}
         return Draft("llm/retry", {**self.place, **said})
 
     def spends(self, input_tokens: int, output_tokens: int, cost: float | None = None) -> Draft:

@@ -47,7 +47,7 @@ class Pen:
         self.drafts.append(Draft("inbox/rejected", {"messageId": message_id, "turn": self.turn, "reason": "hook"}))
 
     def retry(self) -> None:
-        self.write("llm/retry", attempt=1, delayMs=1, code="overloaded", message="busy")
+        self.write("llm/retry", attempt=1, delayMs=0, code="overloaded", message="busy")
 
     def spend(self, input_tokens: int, output_tokens: int, **more: float) -> None:
         tokens = {"inputTokens": input_tokens, "outputTokens": output_tokens}

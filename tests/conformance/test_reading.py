@@ -55,6 +55,37 @@ async def test_a_level_of_a_held_session_tells_how_many_wait(store: Store, slot:
     assert level.idle_cursor == level.cursor
 
 
+@pytest.mark.parametrize("then", ["answer", "end of the step", "crash", "the wait is over"])
+async def test_the_level_says_when_a_model_is_called_again(world: World, slot: Slot, rival: Slot, then: str) -> None:
+    store = world.store
+    await prompt(store, "s", "A")
+    await slot.acquire("s")
+    wait_ms = 1 if then == "the wait is over" else 8_000
+    granted = await slot.commit(*slot.begin(), slot.retry(delay_ms=wait_ms))
+    if wait_ms > 1:
+        await inject(store, "s", "C")
+        assert (await reasons(store)) in [("turn 1", f"retry in {seconds} s") for seconds in range(1, 9)]
+    match then:
+        case "answer":
+            await slot.commit(slot.says("well"))
+        case "end of the step":
+            await slot.commit(slot.end())
+        case "crash":
+            await store.renew([granted.lease], 1)
+            await world.pass_ms(2)
+            await store.sweep(partition_of("s", store.partitions), forget_after_ms=1_000_000)
+            await rival.acquire("s")
+        case _:
+            await world.pass_ms(2)
+    assert await reasons(store) == ("turn 1",)
+
+
+async def reasons(store: Store) -> tuple[str, ...]:
+    level = await store.level("s")
+    assert level is not None
+    return level.reasons
+
+
 async def test_after_every_event_of_a_long_life_the_indexes_are_those_of_the_ledger(
     world: World, slot: Slot, rival: Slot
 ) -> None:

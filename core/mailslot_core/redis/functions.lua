@@ -34,7 +34,8 @@ local function decode(data) return cmsgpack.unpack(string.sub(data, 2)) end
 local FIELDS = { 'seq', 'time', 'status', 'idleSeq', 'epoch', 'owner', 'lease', 'leaseMs', 'call', 'back', 'recovered',
   'turn', 'step', 'phase', 'attempt', 'claimed', 'calls', 'cancel', 'hold', 'goal', 'goalMessage', 'queued', 'admitted',
   'rejected', 'cancelled', 'expired', 'dead', 'followups', 'steers', 'injects', 'inputTokens', 'outputTokens', 'cost',
-  'agent', 'onFailure', 'closed', 'created', 'outcome', 'goalRevision' }
+  'agent', 'onFailure', 'closed', 'created', 'outcome', 'goalRevision',
+  'retryAt' }
 local PLACE = {} -- where each stands there
 for i = 1, #FIELDS do PLACE[FIELDS[i]] = i end
 local PACKED = { claimed = true, calls = true, goal = true }
@@ -69,7 +70,7 @@ local function state(raw)
     followups = num(raw[28] or 0), steers = num(raw[29] or 0), injects = num(raw[30] or 0),
     inputTokens = num(raw[31] or 0), outputTokens = num(raw[32] or 0), cost = raw[33] or '', agent = raw[34] or '',
     onFailure = raw[35] or 'continue', closed = raw[36] or '', created = raw[37] or '', outcome = raw[38] or '',
-    goalRevision = num(raw[39] or 0),
+    goalRevision = num(raw[39] or 0), retryAt = num(raw[40] or 0),
   }
 end
 
@@ -228,7 +229,10 @@ FOLD['turn/start'] = function(a, f)
   set(a, 'recovered', '')
 end
 
-FOLD['turn/recovered'] = function(a, f) set(a, 'attempt', f.attempt) end
+FOLD['turn/recovered'] = function(a, f)
+  set(a, 'attempt', f.attempt)
+  set(a, 'retryAt', 0)
+end
 
 FOLD['turn/end'] = function(a)
   set(a, 'phase', 'closed')
@@ -241,13 +245,19 @@ FOLD['step/start'] = function(a, f)
   set(a, 'phase', 'open')
 end
 
-FOLD['step/end'] = function(a) set(a, 'phase', 'boundary') end
+FOLD['llm/retry'] = function(a, f, seq, time) set(a, 'retryAt', time + f.delay) end
+
+FOLD['step/end'] = function(a)
+  set(a, 'phase', 'boundary')
+  set(a, 'retryAt', 0)
+end
 
 FOLD['assistant/message'] = function(a, f)
   local calls = {}
   for _, id in ipairs(f.calls) do calls[id] = 'asked' end
   set(a, 'calls', calls)
   set(a, 'phase', 'answered')
+  set(a, 'retryAt', 0)
 end
 
 FOLD['tool/call'] = function(a, f)
@@ -419,6 +429,7 @@ local function refused(code, sentence) return { 'refused', code, sentence } end
 local FACTS = {
   ['user/message'] = function(f, x) f.messageId = x[3] end,
   ['inbox/rejected'] = function(f, x) f.messageId, f.why = x[3], x[4] end,
+  ['llm/retry'] = function(f, x) f.delay = x[3] end,
   ['assistant/message'] = function(f, x) f.calls = x[3] end,
   ['tool/call'] = function(f, x) f.callId = x[3] end,
   ['tool/result'] = function(f, x) f.callId = x[3] end,

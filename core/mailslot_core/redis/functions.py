@@ -32,6 +32,7 @@ LANES = {Lane.NEXT_TURN: "t", Lane.NEXT_STEP: "s"}
 SUBJECTS: dict[str, Callable[[Data], list[Any]]] = {
     "user/message": lambda data: [data["messageId"]],
     "inbox/rejected": lambda data: [data["messageId"], data["reason"]],
+    "llm/retry": lambda data: [data["delayMs"]],
     "assistant/message": lambda data: [[call["callId"] for call in data.get("toolCalls", ())]],
     "tool/call": lambda data: [data["callId"]],
     "tool/result": lambda data: [data["callId"]],

@@ -41,7 +41,7 @@ from mailslot_core.redis import keys, server
 from mailslot_core.redis.functions import LANES, Functions, load
 from mailslot_core.redis.topics import Topics
 from mailslot_core.redis.wire import REFUSALS, Barrier, Command, GroupCommit
-from mailslot_core.session import TERMINAL, Data, Event, MessageState, Phase, Session, Status
+from mailslot_core.session import TERMINAL, Data, Event, MessageState, Phase, Session, Status, retry_reason
 from mailslot_core.settings import StoreSettings
 from mailslot_core.store import Created, Grant, IdleNotice, Lease, Level, Load, Renewal, Settled, Swept
 from mailslot_core.turn import Cancelled, Draft, End, Then
@@ -230,7 +230,10 @@ class RedisStore:
     async def level(self, session_id: str) -> Level | None:
         """See `Store.level`."""
         state = _fields(await self._call(("HGETALL", self._key(session_id, "state"))))
-        return _level(session_id, state) if state else None
+        if not state:
+            return None
+        now = _time_ms(await self._call(("TIME",))) if _number(state, b"retryAt") else 0
+        return _level(session_id, state, now)
 
     async def indexes(self, session_id: str) -> Data | None:
         """See `Store.indexes`. Read in one transaction, so that no act falls between."""
@@ -301,8 +304,7 @@ class RedisStore:
             self._call(("TIME",)),
         )
         since = await self._call(("ZSCORE", key(partition, "ready"), oldest[0])) if oldest else None
-        now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
-        waited = max(0, now_ms - int(float(since))) if since is not None else 0
+        waited = max(0, _time_ms(now) - int(float(since))) if since is not None else 0
         return Load(ready, waited, active, leased, sessions, int(fenced or 0))
 
     # -- hints ------------------------------------------------------------------------------------------------
@@ -409,6 +411,11 @@ def _value(name: bytes, value: bytes) -> Any:
     return msgpack.unpackb(value) if name in PACKED_FIELDS else value.decode()
 
 
+def _time_ms(reply: Sequence[bytes]) -> int:
+    """TIME in ms."""
+    return int(reply[0]) * 1000 + int(reply[1]) // 1000
+
+
 def _number(state: Mapping[bytes, Any], name: bytes) -> int:
     return int(state.get(name, 0))
 
@@ -422,7 +429,7 @@ def _usage(state: Mapping[bytes, Any]) -> dict[str, Any]:
     return {**usage, "cost": float(state[b"cost"])} if b"cost" in state else usage
 
 
-def _level(session_id: str, state: Mapping[bytes, Any]) -> Level:
+def _level(session_id: str, state: Mapping[bytes, Any], now: int) -> Level:
     hold, phase, claimed = state.get(b"hold"), state.get(b"phase", "closed"), state.get(b"claimed", [])
     status = Status(state.get(b"status", "idle"))
     waiting = _number(state, b"followups") + _number(state, b"steers")
@@ -431,6 +438,7 @@ def _level(session_id: str, state: Mapping[bytes, Any]) -> Level:
     is_open = phase != Phase.CLOSED
     reasons = [f"turn {turn}"] if is_open else []
     reasons += [f"{waiting} queued"] if waiting and not hold else []
+    reasons += retry_reason(_number(state, b"retryAt"), now)
     return Level(
         session_id=session_id,
         agent=state.get(b"agent", "default"),
@@ -464,6 +472,7 @@ def _indexes(state: Mapping[bytes, Any]) -> dict[str, Any]:
         "onFailure": state.get(b"onFailure", "continue"),
         "phase": state.get(b"phase", "closed"),
         "queued": _number(state, b"queued"),
+        "retryAt": _number(state, b"retryAt"),
         "seq": _number(state, b"seq"),
         "settled": _settled(state),
         "status": state.get(b"status", "idle"),
