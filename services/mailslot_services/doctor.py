@@ -33,6 +33,7 @@ from pydantic_settings import SettingsConfigDict
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from mailslot_contracts.channels import INTAKE
 from mailslot_contracts.codec import unpack
 from mailslot_contracts.ids import check_id
 from mailslot_contracts.problems import CodecError, ContractError
@@ -174,7 +175,8 @@ def reading(what: str) -> Iterator[None]:
 
 def reason(error: Exception) -> str:
     """An error in words. Ours are sentences; the others need their type to be understood."""
-    return str(error) if isinstance(error, ContractError) else f"{type(error).__name__}: {error}"
+    said = str(error)
+    return said if isinstance(error, ContractError) else ": ".join(filter(None, (type(error).__name__, said)))
 
 
 async def mistyped(client: Redis, named: Mapping[str, str]) -> dict[str, str]:
@@ -413,13 +415,19 @@ async def read_partitions(client: Redis) -> tuple[int | None, str | None]:
 
 
 async def lost_partitions(client: Redis) -> str | None:
-    """What to say when there are sessions and no number of partitions; letters at the broker door come before both."""
-    async for name in client.scan_iter(match="mailslot:{p*", count=SCAN_COUNT):
-        return (
-            f"keeps {name.decode(errors='backslashreplace')} and no number of partitions in {keys.CONFIG}: "
-            "start a service with the --partitions that it had"
-        )
+    """What to say when something of ours is there and the number of partitions is not. Letters may be sent to the
+    broker door before the first service starts; who reads them is a service."""
+    async for name in client.scan_iter(match="mailslot:*", count=SCAN_COUNT):
+        if name != INTAKE.encode() or await _has_readers(client, INTAKE):
+            return (
+                f"keeps {name.decode(errors='backslashreplace')} and no number of partitions in {keys.CONFIG}: "
+                "start a service with the --partitions that it had"
+            )
     return None
+
+
+async def _has_readers(client: Redis, stream: str) -> bool:
+    return await client.type(stream) == b"stream" and bool(await client.xinfo_groups(stream))
 
 
 def version(info: Mapping[str, Any]) -> str:

@@ -280,7 +280,7 @@ async def test_a_session_without_its_state_is_named(filled: RedisStore, clean_re
     ("name", "value", "sentence"),
     [
         ("claimed", "garbage", "state cannot be read (ExtraData: unpack(b) received extra data.)"),
-        ("goal", b"\xc1", "state cannot be read (FormatError: "),
+        ("goal", b"\xc1", "state cannot be read (FormatError)"),
         ("goal", b"\x05", "index goal is 5, the ledger gives None"),
         ("goal", b"\x81\xa5phase\xcb\x7f\xf0" + bytes(6), "index goal is {'phase': inf}, the ledger gives None"),
         ("seq", "abc", "state cannot be read (ValueError: invalid literal for int() with base 10: 'abc')"),
@@ -453,6 +453,14 @@ async def test_letters_that_wait_for_the_first_service_need_no_configuration(cle
     with client(clean_redis_url) as hand:
         hand.xadd("mailslot:intake", {"data": "{}"})
     assert wrongs(await diagnosis(clean_redis_url)) == []
+
+
+async def test_letters_that_a_service_reads_need_a_configuration(clean_redis_url: str) -> None:
+    """All that is left of an idle system whose database was emptied beneath it."""
+    with client(clean_redis_url) as hand:
+        hand.xgroup_create("mailslot:intake", "ingest", mkstream=True)
+    (said,) = wrongs(await diagnosis(clean_redis_url))
+    assert said.startswith("server: keeps mailslot:intake and no number of partitions in mailslot:config: ")
 
 
 @pytest.mark.parametrize("number", ["abc", "0", "-1", "1025", "9" * 5000, "", b"\xff"], ids=str)
