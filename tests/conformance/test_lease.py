@@ -4,6 +4,7 @@ And numbered calls: a call that is made again because its answer was lost append
 """
 
 from collections.abc import Awaitable, Callable
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from mailslot_core.session import Phase
 from mailslot_core.store import Lease, Renewal, Store, Swept
 from mailslot_core.turn import Outcome, Then
 from tests.conformance.dialogue import LEASE_MS, Slot, ending, history, ledger, prompt, steer
-from tests.conformance.worlds import RedisWorld, World
+from tests.conformance.worlds import PARTITIONS, RedisWorld, World
 
 pytestmark = pytest.mark.conformance
 
@@ -184,6 +185,24 @@ async def test_a_settle_without_a_step_that_is_asked_for_again_answers_the_same(
     first = await store.settle(*arguments, **options)
     assert first.outcome is Outcome.CONTINUE
     assert await store.settle(*arguments, **options) == first
+
+
+async def test_the_session_that_a_settle_hands_out_is_touched_before_anything_is_written(redis: RedisWorld) -> None:
+    """So that on a Cluster whose slot is moving the act fails before its first write."""
+    store, slot = redis.store, Slot(redis.store)
+    here, there = [name for name in (f"s{n}" for n in range(20)) if partition_of(name, PARTITIONS) == 0][:2]
+    for name in (here, there):
+        await prompt(store, name, "A")
+    await slot.acquire(here)
+    with redis.server.client() as client, client.monitor() as monitor:
+        await slot.echo(hand_out=True)
+        assert slot.lease.session_id == there
+        redis.look.echo("over")
+        told = (entry["command"] for entry in monitor.listen())
+        commands = list(takewhile(lambda command: command != "ECHO over", told))
+    touched = next(n for n, command in enumerate(commands) if command.startswith(f"EXISTS {redis.key(there, 'state')}"))
+    written = next(n for n, command in enumerate(commands) if command.split()[0] in {"XADD", "HSET", "ZADD", "ZREM"})
+    assert touched < written
 
 
 async def test_a_settle_asked_for_again_does_not_give_a_session_that_was_lost_since(

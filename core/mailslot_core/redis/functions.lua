@@ -85,14 +85,16 @@ local function open(keys, argv)
   return open_at(argv[1], k, partition_keys(keys, 6))
 end
 
--- A session that was found inside the act: its keys are touched before anything is written, so that on a Cluster
+-- The keys of a session that is found inside the act. They are touched before anything is written, so that on a Cluster
 -- whose slot is moving the act fails here, cleanly.
-local function open_found(prefix, sid, p)
+local function touched(prefix, sid)
   local k = { state = prefix .. sid .. ':state', ledger = prefix .. sid .. ':ledger', turn = prefix .. sid .. ':turn',
     step = prefix .. sid .. ':step', messages = prefix .. sid .. ':messages' }
   redis.call('EXISTS', k.state, k.ledger, k.turn, k.step, k.messages)
-  return open_at(sid, k, p)
+  return k
 end
+
+local function open_found(prefix, sid, p) return open_at(sid, touched(prefix, sid), p) end
 
 local function set(a, name, value)
   a.s[name] = value
@@ -616,6 +618,12 @@ local function grant(a, reply)
   return reply
 end
 
+-- For an act that writes before it leases: the session that lease_next will find first.
+local function touch_next(prefix, p)
+  local sid = redis.call('ZRANGE', p.ready, 0, 0)[1]
+  if sid then touched(prefix, sid) end
+end
+
 -- Lease the longest-ready session that has something to do, and open or recover its turn; nil when there is none.
 local function lease_next(prefix, p, owner, lease_ms)
   for _ = 1, STALE_MAX do
@@ -859,6 +867,8 @@ local function settle(keys, argv)
   if a.s.cancel == '' and not LEFTOVER[ending.kind] and next(view.claimed) ~= nil then
     return refused('grammar', 'turn ' .. int(a.s.turn) .. ' cannot end as ' .. ending.kind .. ': it has messages it did not admit')
   end
+  local hand_out = argv[8] == '1'
+  if hand_out then touch_next(argv[5], a.p) end
   append_drafts(a, drafts)
   set(a, 'call', call)
   if a.s.cancel == '' and COULD_COMPLETE[ending.kind] and a.s.hold == '' and a.s.steers > 0 then
@@ -870,7 +880,7 @@ local function settle(keys, argv)
   local outcome = rest(a) and 'idle' or 'released'
   release(a, 'resume')
   finish(a)
-  local following = argv[8] == '1' and lease_next(argv[5], a.p, argv[3], tonumber(argv[6])) or nil
+  local following = hand_out and lease_next(argv[5], a.p, argv[3], tonumber(argv[6])) or nil
   remember(a.p, call, outcome, following)
   return following and grant(following, { 'ok', outcome }) or { 'ok', outcome }
 end
