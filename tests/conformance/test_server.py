@@ -330,6 +330,21 @@ async def test_a_server_that_wants_a_password_keeps_nothing(own_server: Server) 
             await prompt(world.store, "s", "B")
 
 
+async def test_who_cannot_reach_the_store_is_not_told_where_it_is(
+    own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sentences go to whoever asked, over HTTP too; the address is in the log."""
+    async with redis_world(own_server) as world:
+        own_server.kill()
+        await loop_turns()
+        for ask in (world.store.indexes("s"), world.store.wait_ready(1)):
+            with pytest.raises(StoreUnavailable) as unavailable:
+                await ask
+            assert str(own_server.port) not in str(unavailable.value)
+        assert str(own_server.port) in caplog.text
+        own_server.start()
+
+
 # -- the functions --------------------------------------------------------------------------------------------------
 
 

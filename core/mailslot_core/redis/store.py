@@ -11,6 +11,7 @@ Rule 3: an error of the server that means "not carried out" is `StoreUnavailable
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Self
@@ -66,6 +67,9 @@ LANE_NAMES = {letter: str(lane) for lane, letter in LANES.items()}
 PACKED_FIELDS = frozenset({b"claimed", b"calls", b"goal"})
 GOAL_TRIES_MAX = 10  # changes of one goal that may come between reading and changing it
 POOL_SPARE = 6  # connections beside the wire's: bell, notices, start checks, the doctor
+
+
+log = logging.getLogger(__name__)
 
 
 class RedisStore:
@@ -245,7 +249,7 @@ class RedisStore:
                 pipe.zrange(self._key(session_id, "step"), 0, -1)
                 state, messages, turn, step = await pipe.execute()
         except (RedisError, OSError) as error:
-            raise StoreUnavailable(f"the store cannot be read: {error}") from error
+            raise _unreachable(error) from error
         if not state:
             return None
         lanes = {"next-turn": [name.decode() for name in turn], "next-step": [name.decode() for name in step]}
@@ -317,7 +321,7 @@ class RedisStore:
             async with asyncio.timeout(timeout_ms / 1000 + self._call_s_max):
                 rung: Any = await self._client.blpop(names, timeout=max(1, timeout_ms) / 1000)  # 0 would wait for ever
         except (RedisError, OSError, TimeoutError) as error:
-            raise StoreUnavailable(f"the store cannot be reached: {error}") from error
+            raise _unreachable(error) from error
         return self._bells[names.index(str(rung[0], "utf-8"))] if rung else None
 
     def watch(self, session_id: str) -> AbstractAsyncContextManager[AsyncIterator[dict[str, Any]]]:
@@ -390,6 +394,12 @@ def _shown(url: str) -> str:
     """The URL without its password."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"
+
+
+def _unreachable(error: Exception) -> StoreUnavailable:
+    """What a caller may hear of a lost connection; the store's address, which the error may name, is for the log."""
+    log.warning("the store cannot be reached: %s", error)
+    return StoreUnavailable("the store cannot be reached")
 
 
 def _not_carried_out(error: RedisError) -> Exception:
