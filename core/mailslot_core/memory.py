@@ -22,6 +22,7 @@ from mailslot_core.goal import Change, Round
 from mailslot_core.inbox import Receipt, Submission
 from mailslot_core.session import TERMINAL, Act, Data, Event, Phase, Session, Status, indexes, retry_reason
 from mailslot_core.store import (
+    PAGE_BYTES_MAX,
     PENDING_MAX_DEFAULT,
     Claimed,
     Created,
@@ -31,6 +32,7 @@ from mailslot_core.store import (
     Level,
     Load,
     Notices,
+    Page,
     Renewal,
     Settled,
     Swept,
@@ -331,7 +333,7 @@ class MemoryStore:
         kept = self._kept.get(session_id)
         return indexes(kept.session) if kept else None
 
-    async def events(self, session_id: str, *, after: int, limit: int) -> list[Event]:
+    async def events(self, session_id: str, *, after: int, limit: int) -> Page:
         """See `Store.events`."""
         kept = self._kept.get(session_id)
         ledger = kept.ledger if kept else []
@@ -339,7 +341,14 @@ class MemoryStore:
             newest = len(ledger)
             sentence = f"cursor {after} is beyond the newest event {newest} of session {session_id}"
             raise CursorExpired(sentence, oldest=min(1, newest), newest=newest)
-        return ledger[after : after + limit]
+        page, size_bytes = Page(), 0
+        for event in ledger[after : after + limit]:
+            if page and size_bytes >= PAGE_BYTES_MAX:
+                break
+            page.append(event)
+            size_bytes += len(frame(event.data))
+        page.more = after + len(page) < len(ledger)
+        return page
 
     async def sessions(self, *, after: str, limit: int) -> list[str]:
         """See `Store.sessions`."""

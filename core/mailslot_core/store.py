@@ -19,7 +19,7 @@ Implementations: `memory.MemoryStore`, `redis.store.RedisStore`; `tests/conforma
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self
@@ -30,6 +30,7 @@ from mailslot_core.session import Data, Event, Phase, Status
 from mailslot_core.turn import Cancelled, Draft, End, Outcome, Then
 
 PENDING_MAX_DEFAULT = 10_000  # queued messages per session before submit answers `queue-full`
+PAGE_BYTES_MAX = 8 * 1024 * 1024  # of event data in one page, about: what a reader holds in memory at once
 
 
 class Lease(NamedTuple):
@@ -120,6 +121,14 @@ class Swept:
     lapsed: int = 0
     repaired: int = 0
     forgotten: int = 0
+
+
+class Page(list[Event]):
+    """Events in order, without gaps. `more` says that a limit cut the page: the next one may hold something."""
+
+    def __init__(self, events: Iterable[Event] = (), *, more: bool = False) -> None:
+        super().__init__(events)
+        self.more = more
 
 
 class IdleNotice(NamedTuple):
@@ -265,9 +274,10 @@ class Store(Protocol):
         gives the same, but for message records that `sweep` has dropped (L2)."""
         ...
 
-    async def events(self, session_id: str, *, after: int, limit: int) -> list[Event]:
-        """Up to `limit` events with seq > after, without gaps. Raises `CursorExpired` if the next one is gone or
-        `after` lies beyond the newest (L7)."""
+    async def events(self, session_id: str, *, after: int, limit: int) -> Page:
+        """Up to `limit` events with seq > after, without gaps; fewer when they come to more than about
+        PAGE_BYTES_MAX, at least one if there is one. Raises `CursorExpired` if the next one is gone or `after` lies
+        beyond the newest (L7)."""
         ...
 
     async def sessions(self, *, after: str, limit: int) -> list[str]:

@@ -6,7 +6,7 @@ from mailslot_core import invariants
 from mailslot_core.errors import CursorExpired
 from mailslot_core.redis.keys import partition_of
 from mailslot_core.session import Event, Status, fold, indexes
-from mailslot_core.store import Level, Load, Store
+from mailslot_core.store import PAGE_BYTES_MAX, Level, Load, Store
 from tests.conformance.dialogue import BIRTH, CAREFUL, Slot, inject, ledger, next_round, prompt, set_goal, steer
 from tests.conformance.worlds import RedisWorld, World
 
@@ -201,3 +201,26 @@ async def test_times_are_the_stores_and_never_go_back(world: World, slot: Slot) 
     times = [event.time for event in await ledger(store, "s")]
     assert times == sorted(times)
     assert times[-1] >= times[0] + 3
+
+
+async def test_a_page_of_large_events_is_cut_and_says_so(store: Store) -> None:
+    """Whoever reads a ledger holds a bounded part of it in memory, whatever is in it."""
+    sent = [f"m{number}" for number in range(12)]
+    for name in sent:
+        await prompt(store, "s", name, "x" * 1_000_000)
+    pages = [await store.events("s", after=0, limit=1_000)]
+    while pages[-1].more:
+        pages.append(await store.events("s", after=pages[-1][-1].seq, limit=1_000))
+    sizes = [sum(len(str(event.data)) for event in page) for page in pages]
+    assert max(sizes) < 1.5 * PAGE_BYTES_MAX
+    assert len(pages) > 1
+    events = [event for page in pages for event in page]
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert [event.data["messageId"] for event in events if event.type == "inbox/queued"] == sent
+
+
+async def test_a_whole_page_says_whether_more_may_follow(store: Store) -> None:
+    await prompt(store, "s", "A")
+    newest = (await ledger(store, "s"))[-1].seq
+    assert (await store.events("s", after=0, limit=newest - 1)).more
+    assert not (await store.events("s", after=0, limit=newest + 1)).more

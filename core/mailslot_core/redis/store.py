@@ -44,7 +44,19 @@ from mailslot_core.redis.topics import Topics
 from mailslot_core.redis.wire import REFUSALS, Barrier, Command, GroupCommit
 from mailslot_core.session import TERMINAL, Data, Event, MessageState, Phase, Session, Status, retry_reason
 from mailslot_core.settings import StoreSettings
-from mailslot_core.store import Created, Grant, IdleNotice, Lease, Level, Load, Renewal, Settled, Swept
+from mailslot_core.store import (
+    PAGE_BYTES_MAX,
+    Created,
+    Grant,
+    IdleNotice,
+    Lease,
+    Level,
+    Load,
+    Page,
+    Renewal,
+    Settled,
+    Swept,
+)
 from mailslot_core.turn import Cancelled, Draft, End, Then
 
 # What a server says when it did not carry out a command, by the first word (semantics M1: nothing was kept).
@@ -66,6 +78,7 @@ STATES = {
 LANE_NAMES = {letter: str(lane) for lane, letter in LANES.items()}
 PACKED_FIELDS = frozenset({b"claimed", b"calls", b"goal"})
 GOAL_TRIES_MAX = 10  # changes of one goal that may come between reading and changing it
+PIECE_EVENTS, PIECE_EVENTS_MAX = 8, 512  # events in one read of a page, at first and at most
 POOL_SPARE = 6  # connections beside the wire's: bell, notices, start checks, the doctor
 
 
@@ -259,27 +272,39 @@ class RedisStore:
             "messages": {name.decode(): _message(msgpack.unpackb(record)) for name, record in messages.items()},
         }
 
-    async def events(self, session_id: str, *, after: int, limit: int) -> list[Event]:
+    async def events(self, session_id: str, *, after: int, limit: int) -> Page:
         """See `Store.events`."""
-        events = await self._range(session_id, after, limit)
-        if not events:
+        page = await self._page(session_id, after, limit)
+        if not page:
             newest = int(await self._call(("HGET", self._key(session_id, "state"), "seq")) or 0)
             if after == newest:
-                return []
+                return page
             if after < newest:  # appended since, or trimmed away to the last one
-                events = await self._range(session_id, after, limit)
-        if events and events[0].seq == after + 1:
-            return events
+                page = await self._page(session_id, after, limit)
+        if page and page[0].seq == after + 1:
+            return page
         raise await self._expired(session_id, after)
 
-    async def _range(self, session_id: str, after: int, limit: int) -> list[Event]:
-        command = ("XRANGE", self._key(session_id, "ledger"), f"({after}-0", "+", "COUNT", limit)
-        return [_event(entry) for entry in await self._call(command)]
+    async def _page(self, session_id: str, after: int, limit: int) -> Page:
+        """Read in growing pieces, so that large events are not all fetched before they are found to be too many."""
+        page, size_bytes, piece = Page(), 0, PIECE_EVENTS
+        while True:
+            asked = min(piece, limit - len(page))
+            start = page[-1].seq if page else after
+            command = ("XRANGE", self._key(session_id, "ledger"), f"({start}-0", "+", "COUNT", asked)
+            entries = await self._call(command)
+            page += [_event(entry) for entry in entries]
+            size_bytes += sum(len(entry[1][-1]) for entry in entries)
+            page.more = len(entries) == asked
+            if not page.more or len(page) >= limit or size_bytes >= PAGE_BYTES_MAX:
+                return page
+            fits = (PAGE_BYTES_MAX - size_bytes) * len(page) // size_bytes  # if the next ones are like these
+            piece = max(1, min(PIECE_EVENTS_MAX, piece * 8, fits))
 
     async def _expired(self, session_id: str, after: int) -> CursorExpired:
         """What can be read instead (L7): nothing yet, or nothing any more, is oldest = newest + 1."""
         newest = int(await self._call(("HGET", self._key(session_id, "state"), "seq")) or 0)
-        first = await self._range(session_id, 0, 1)
+        first = await self._page(session_id, 0, 1)
         oldest = first[0].seq if first else min(1, newest) and newest + 1
         sentence = f"cursor {after} of session {session_id} cannot be continued: {oldest} to {newest} can be read"
         return CursorExpired(sentence, oldest=oldest, newest=newest)

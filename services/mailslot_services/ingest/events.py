@@ -61,7 +61,7 @@ async def read_events(door: Door, request: Request) -> Response:
 async def _page(door: Door, name: str, after: int, limit: int, types: Types) -> Response:
     events = await door.store.events(name, after=after, limit=limit)
     shown = [envelope(name, event) for event in events if types is None or event.type in types]
-    return answer({"events": shown, "next": events[-1].seq if len(events) == limit else None})
+    return answer({"events": shown, "next": events[-1].seq if events.more else None})
 
 
 # -- streams ------------------------------------------------------------------------------------------------

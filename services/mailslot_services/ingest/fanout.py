@@ -270,7 +270,7 @@ class _Reader:
             if events:
                 self.cursor = events[-1].seq
                 self._metrics.events_read.inc(len(events))
-            if len(events) < limit:
+            if not events.more:
                 return
 
     def _push(self, frame: Frame) -> None:
