@@ -339,12 +339,14 @@ async def test_a_consumer_that_went_away_is_forgotten(
 
 async def test_a_store_that_refuses_is_asked_again(store: RedisStore, clean_server: Server) -> None:
     """A full server takes no new round; once it has room the next reconcile queues it."""
+    await make_goal(store)
+    await store.goal_change("s", Change("pause"))
     with clean_server.client() as hand:
         try:
             async with goals_service(clean_server.url, reconcile_ms=100):
                 hand.config_resetstat()
                 hand.config_set("maxmemory", 1)
-                await make_goal(store)
+                await store.goal_change("s", Change("resume"))
                 await wait_until(lambda: refusals(hand), SOON_S, "the server to refuse")
                 assert await rounds_queued(store) == []
                 hand.config_set("maxmemory", 0)
