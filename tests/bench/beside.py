@@ -45,13 +45,13 @@ async def measure(scale: Scale, folder: Path) -> dict[str, float]:
 async def _faststream(scale: Scale, folder: Path) -> dict[str, float]:
     with fresh_server() as server, server.client() as client:
         client.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
-        with service(folder, "faststream", faststream_consumer.__name__, server.url) as pid:
+        with service(folder, "faststream", faststream_consumer.__name__, server.url) as consumer:
             broker = RedisBroker(server.url, logger=None)  # type: ignore[arg-type] # None is silence, and documented
             await broker.connect()
             await in_flight(IN_FLIGHT, lambda number: _publish(broker, number))
             await consumed(client)
-            live = await _consume(scale, server, client, broker, pid, backlog=False)
-            drain = await _consume(scale, server, client, broker, pid, backlog=True)
+            live = await _consume(scale, server, client, broker, consumer.pid, backlog=False)
+            drain = await _consume(scale, server, client, broker, consumer.pid, backlog=True)
             await broker.stop()
     return {
         "faststream_per_s": live["per_s"],

@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.request import urlopen
 
 from mailslot_contracts.channels import INTAKE
 from mailslot_core.redis.store import RedisStore
@@ -29,10 +28,10 @@ DOOR_GROUP: Final = "door"
 
 async def measure(scale: Scale, folder: Path) -> dict[str, float]:
     """Both doors of one ingest process, one after the other, each into sessions of its own."""
-    with fresh_server() as server, ingest(server, folder) as (pid, port):
-        await ingest_ready(port)
-        meter_pids = {"ingest": pid, "store": server.pid}
-        return {**await _http(scale, server, port, meter_pids), **await _broker(scale, server, meter_pids)}
+    with fresh_server() as server:
+        async with ingest(server, folder) as (pid, port):
+            pids = {"ingest": pid, "store": server.pid}
+            return {**await _http(scale, server, port, pids), **await _broker(scale, server, pids)}
 
 
 async def _http(scale: Scale, server: Server, port: int, pids: Mapping[str, int]) -> dict[str, float]:
@@ -100,16 +99,3 @@ async def queued(server: Server, group: str) -> int:
         levels = await asyncio.gather(*(store.level(session_of(number, group)) for number in range(SESSIONS)))
     assert all(level is None or level.conservation == 0 for level in levels)
     return sum(level.pending for level in levels if level is not None)
-
-
-async def ingest_ready(port: int) -> None:
-    """The service says that it takes messages at all its doors."""
-
-    def is_ready() -> bool:
-        try:
-            with urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
-
-    await wait_until(is_ready, PATIENCE_S, "ingest to be ready")

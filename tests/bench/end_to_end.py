@@ -15,7 +15,7 @@ import redis
 from mailslot_core.redis import keys
 from mailslot_core.redis.store import RedisStore
 from tests.bench.audit import audit, expected
-from tests.bench.process import Meter, fresh_server, frozen, store_settings, workers, workers_ready
+from tests.bench.process import Meter, fresh_server, frozen, store_settings, workers
 from tests.bench.scale import IN_FLIGHT, PATIENCE_S, Scale
 from tests.bench.traffic import BORN, submission, submit_all
 from tests.servers import Server
@@ -26,9 +26,8 @@ async def measure(scale: Scale, folder: Path) -> dict[str, float]:
     """One and two workers, live and draining."""
     found: dict[str, float] = {}
     for count in (1, 2):
-        with fresh_server() as server, workers(server, folder, count) as pids:
-            async with RedisStore.connect(store_settings(server)) as store:
-                await workers_ready(server, count)
+        with fresh_server() as server:
+            async with workers(server, folder, count) as pids, RedisStore.connect(store_settings(server)) as store:
                 await warm_up(store, server, count)
                 live = await run(scale, server, store, pids, backlog=False)
                 drain = await run(scale, server, store, pids, backlog=True)

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from mailslot_core.redis.store import RedisStore
-from tests.bench.doors import ingest_ready
 from tests.bench.end_to_end import at_rest, warm_up
 from tests.bench.figure import percentile
 from tests.bench.listener import listening
 from tests.bench.poster import ACCEPTED, Connection, connect, request
-from tests.bench.process import fresh_server, ingest, store_settings, workers, workers_ready
+from tests.bench.process import fresh_server, ingest, store_settings, workers
 from tests.bench.scale import IN_FLIGHT, PACED_PER_S, PATIENCE_S, TEXT, Scale
 from tests.bench.traffic import BORN, message_of, paced, session_of, submission
 from tests.servers import Server
@@ -65,13 +64,11 @@ class Stopwatch:
 async def measure(scale: Scale, folder: Path) -> dict[str, float]:
     """By submit to the store, and by POST to a real ingest process."""
     count = int(scale.paced_s * PACED_PER_S)
-    with fresh_server() as server, workers(server, folder, 1):
-        async with RedisStore.connect(store_settings(server)) as store:
-            await workers_ready(server, 1)
+    with fresh_server() as server:
+        async with workers(server, folder, 1), RedisStore.connect(store_settings(server)) as store:
             await warm_up(store, server, 1)
             found = await _timed(server, count, "", lambda watch: _by_store(store, watch))
-            with ingest(server, folder) as (_, port):
-                await ingest_ready(port)
+            async with ingest(server, folder) as (_, port):
                 lines = [await connect("127.0.0.1", port) for _ in range(IN_FLIGHT)]
                 found |= await _timed(server, count, "http_", lambda watch: _by_post(lines, watch))
                 for line in lines:

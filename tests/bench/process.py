@@ -7,9 +7,11 @@ Rule 2: CPU is counted by the kernel for whole processes, so nothing that a proc
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import NamedTuple
+from urllib.request import urlopen
 
 from mailslot_core.settings import StoreSettings
 from tests.bench.scale import PATIENCE_S
@@ -18,6 +20,7 @@ from tests.waiting import wait_until
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 MODULE = "mailslot_services"
+LOG_CHARACTERS = 2_000  # of a service that ended by itself, shown
 
 
 # A rewrite of the file starts when it has doubled, in the middle of whatever is measured then, and costs a core.
@@ -31,32 +34,65 @@ def fresh_server() -> Iterator[Server]:
         yield server
 
 
-@contextmanager
-def service(folder: Path, name: str, *words: str) -> Iterator[int]:
-    """`python -m <words>` for the length of the block; its process id."""
-    with watched([sys.executable, "-m", *words], folder / f"{name}.log") as pid:
-        yield pid
+class Service(NamedTuple):
+    """A process that was started."""
+
+    pid: int
+    log: Path
+
+    def check(self) -> None:
+        """It runs still; what it said last if it does not."""
+        assert Path(f"/proc/{self.pid}").exists(), f"{self.log.name} ended: {self.log.read_text()[-LOG_CHARACTERS:]}"
 
 
 @contextmanager
-def workers(server: Server, folder: Path, count: int) -> Iterator[list[int]]:
-    """So many `mailslot worker`s as they come, with the echo agent; their process ids."""
-    with ExitStack() as stack:
-        yield [
-            stack.enter_context(
-                service(folder, f"worker-{n}", MODULE, "worker", *store_options(server), "--log-level", "warning")
-            )
-            for n in range(count)
-        ]
+def service(folder: Path, name: str, *words: str) -> Iterator[Service]:
+    """`python -m <words>` for the length of the block."""
+    log = folder / f"{name}.log"
+    with watched([sys.executable, "-m", *words], log) as pid:
+        yield Service(pid, log)
 
 
-@contextmanager
-def ingest(server: Server, folder: Path) -> Iterator[tuple[int, int]]:
-    """`mailslot ingest` on a free port; its process id and the port."""
+async def ready(services: Sequence[Service], condition: Callable[[], bool], what: str) -> None:
+    """The condition holds; at once an error if one of the services ends instead."""
+
+    def holds() -> bool:
+        for one in services:
+            one.check()
+        return condition()
+
+    await wait_until(holds, PATIENCE_S, what)
+
+
+@asynccontextmanager
+async def workers(server: Server, folder: Path, count: int) -> AsyncIterator[list[int]]:
+    """So many `mailslot worker`s as they come, with the echo agent, ready; their process ids. They hear the topic on
+    which each is spoken to just before they drive sessions."""
+    with ExitStack() as stack, server.client() as client:
+        words = (MODULE, "worker", *store_options(server), "--log-level", "warning")
+        started = [stack.enter_context(service(folder, f"worker-{number}", *words)) for number in range(count)]
+        await ready(
+            started, lambda: len(client.pubsub_channels("mailslot:control:*")) == count, f"{count} workers to be ready"
+        )
+        yield [one.pid for one in started]
+
+
+@asynccontextmanager
+async def ingest(server: Server, folder: Path) -> AsyncIterator[tuple[int, int]]:
+    """`mailslot ingest` on a free port, ready; its process id and the port."""
     port = free_port()
-    words = ("ingest", *store_options(server), "--port", str(port), "--log-level", "warning")
-    with service(folder, "ingest", MODULE, *words) as pid:
-        yield pid, port
+    words = (MODULE, "ingest", *store_options(server), "--port", str(port), "--log-level", "warning")
+    with service(folder, "ingest", *words) as started:
+        await ready([started], lambda: _answers(f"http://127.0.0.1:{port}/readyz"), "ingest to be ready")
+        yield started.pid, port
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urlopen(url, timeout=1) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 @contextmanager
@@ -79,14 +115,6 @@ def store_settings(server: Server) -> StoreSettings:
 def store_options(server: Server) -> tuple[str, ...]:
     """Flags that every service takes. `memory` is the level that `mailslot up` states for the shipped options."""
     return ("--redis-url", server.url, "--durability", "memory")
-
-
-async def workers_ready(server: Server, count: int) -> None:
-    """All workers hear the topic on which they are spoken to, which they open before they drive sessions."""
-    with server.client() as client:
-        await wait_until(
-            lambda: len(client.pubsub_channels("mailslot:control:*")) == count, PATIENCE_S, f"{count} workers to start"
-        )
 
 
 class Meter:

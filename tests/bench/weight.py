@@ -13,7 +13,7 @@ from mailslot_core.redis import keys
 from mailslot_core.redis.store import RedisStore
 from mailslot_core.settings import StoreSettings
 from tests.bench.end_to_end import at_rest
-from tests.bench.process import fresh_server, store_settings, workers, workers_ready
+from tests.bench.process import fresh_server, store_settings, workers
 from tests.bench.scale import Scale
 from tests.bench.traffic import BORN, in_flight, message_of, submission
 from tests.servers import Server
@@ -29,11 +29,9 @@ async def measure(scale: Scale, folder: Path) -> dict[str, float]:
         async with RedisStore.connect(store_settings(server)):
             pass  # the functions are loaded
         before = used(server)
-        with workers(server, folder, 1):
-            await workers_ready(server, 1)
-            async with RedisStore.connect(store_settings(server)) as store:
-                await in_flight(count, lambda number: _prompt(store, number))
-                await at_rest(server)
+        async with workers(server, folder, 1), RedisStore.connect(store_settings(server)) as store:
+            await in_flight(count, lambda number: _prompt(store, number))
+            await at_rest(server)
         after = used(server)
         with server.client() as client:
             parts = {name: weight(client, name, count - 1) for name in ("ledger", "state", "messages")}
