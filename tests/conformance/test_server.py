@@ -337,7 +337,7 @@ async def test_who_cannot_reach_the_store_is_not_told_where_it_is(
     async with redis_world(own_server) as world:
         own_server.kill()
         await loop_turns()
-        for ask in (world.store.indexes("s"), world.store.wait_ready(1)):
+        for ask in (world.store.level("s"), world.store.indexes("s"), world.store.wait_ready(1)):
             with pytest.raises(StoreUnavailable) as unavailable:
                 await ask
             assert str(own_server.port) not in str(unavailable.value)

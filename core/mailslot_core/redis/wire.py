@@ -16,6 +16,7 @@ Rule 4: a durable call is answered after the barrier (WAITAOF or WAIT) of its ba
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -32,6 +33,9 @@ Command = tuple[str | bytes | int, ...]
 
 BATCH_MAX = 256  # calls in one pipeline: more would only make the first ones wait longer
 PIPELINES = 2  # in flight at once: while one is answered the other is written
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +199,8 @@ async def _read(connection: Any) -> Any:
 
 
 def _sentence(error: BaseException) -> str:
+    """What a caller may hear; the store's address, which the error may name, is for the log."""
+    log.warning("the store: %s", str(error) or type(error).__name__)
     if isinstance(error, TimeoutError) and not isinstance(error, RedisConnectionError):
         return "it did not answer in time"
-    return str(error) or type(error).__name__
+    return "the connection failed"
