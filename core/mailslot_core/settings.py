@@ -43,9 +43,7 @@ class IngestSettings(StoreSettings):
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: Port = Field(8080, description="port to listen on; 0 takes a free one")
-    body_bytes_max: int = Field(
-        8 * 1024 * 1024, ge=1024, le=8 * 1024 * 1024, description="largest request body, bytes"
-    )
+    body_bytes_max: int = Field(8 * 1024 * 1024, ge=1024, le=8 * 1024 * 1024, description="largest request body, bytes")
     sse_buffer_events_max: int = Field(4_096, ge=16, description="events a slow SSE reader may lag before it is closed")
     sse_buffer_bytes_max: int = Field(
         8 * 1024 * 1024, ge=65_536, description="bytes a slow SSE reader may lag, likewise"
