@@ -93,6 +93,7 @@ class GroupCommit:
         self._waiting: deque[_Waiting] = deque()
         self._arrived = asyncio.Event()
         self._closed = False
+        self._spare: list[Any] = []  # connections that have answered and wait for the next batch
         self._flushers = [asyncio.create_task(self._flush_forever()) for _ in range(PIPELINES)]
 
     async def call(self, command: Command, *, durable: bool = False) -> Any:
@@ -111,6 +112,8 @@ class GroupCommit:
         """See `Wire.close`."""
         self._closed = True
         await end(*self._flushers)
+        while self._spare:
+            await self._pool.release(self._spare.pop())
         while self._waiting:
             self._waiting.popleft().answer(StoreUnavailable("the connection to the store was closed"))
 
@@ -137,7 +140,7 @@ class GroupCommit:
         fate: CoreError = StoreUnavailable("the connection to the store was closed")
         try:
             async with asyncio.timeout(self._timeout_s):
-                connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+                connection = await self._borrow()
             fate = OutcomeUnknown("the connection to the store was closed before its answer came")
             await self._use(connection, batch)
         except (RedisError, OSError, TimeoutError) as error:
@@ -155,9 +158,24 @@ class GroupCommit:
                 await self._exchange(connection, batch)
             healthy = True
         finally:
-            if not healthy:
-                await connection.disconnect(nowait=True)
-            await self._pool.release(connection)
+            if healthy:
+                self._spare.append(connection)
+            else:
+                await self._drop(connection)
+
+    async def _borrow(self) -> Any:
+        """The connection that answered last, if it still stands; else one from the pool. (The pool looks as well, but
+        its bookkeeping costs as much as a call.)"""
+        while self._spare:
+            connection = self._spare.pop()
+            if await _stands(connection):
+                return connection
+            await self._drop(connection)
+        return await self._pool.get_connection()  # type: ignore[no-untyped-call]
+
+    async def _drop(self, connection: Any) -> None:
+        await connection.disconnect(nowait=True)
+        await self._pool.release(connection)
 
     async def _exchange(self, connection: Any, batch: list[_Waiting]) -> None:
         """Send all, read all. Who is refused, or is not durable, is answered as soon as its own reply is there."""
@@ -176,6 +194,15 @@ class GroupCommit:
         reached = barrier is not None and barrier.reached(await _read(connection))
         for waiting, reply in behind:
             waiting.answer(reply if reached else _not_confirmed())
+
+
+async def _stands(connection: Any) -> bool:
+    """Nothing is left on the connection, and the server has not hung up."""
+    await asyncio.sleep(0)  # so that the loop has seen what came
+    try:
+        return not await connection.can_read()
+    except (RedisError, OSError):
+        return False
 
 
 def _lost(error: BaseException) -> OutcomeUnknown:
