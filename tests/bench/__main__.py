@@ -7,6 +7,7 @@ started here, listen on loopback alone, and end with this process. docs/benchmar
 """
 
 import argparse
+import statistics
 import sys
 import tempfile
 import time
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 import uvloop
 
-from tests.bench import beside, doors, end_to_end, latency, machine, weight
+from tests.bench import bare_call, doors, end_to_end, latency, machine, weight
 from tests.bench.figure import Round, as_json, check_names, summaries, table
 from tests.bench.poster import poster
 from tests.bench.process import fresh_server
@@ -30,7 +31,7 @@ SCENARIOS: Final[Mapping[str, Callable[[Scale, Path], Awaitable[dict[str, float]
     "doors": doors.measure,
     "end-to-end": end_to_end.measure,
     "latency": latency.measure,
-    "beside": beside.measure,
+    "calls": bare_call.measure,
     "memory": weight.measure,
 }
 
@@ -49,19 +50,21 @@ def options(words: list[str]) -> argparse.Namespace:
     return given
 
 
-async def measure(scale: Scale, names: list[str], rounds: int) -> list[Round]:
-    """The rounds."""
+async def measure(scale: Scale, names: list[str], rounds: int) -> tuple[list[Round], dict[str, float]]:
+    """The rounds; and how many cores others used meanwhile, by scenario."""
     done: list[Round] = []
+    others: dict[str, list[float]] = {name: [] for name in names}
     for number in range(1, rounds + 1):
         found: dict[str, float] = {}
         for name in names:
-            began = time.monotonic()
+            watch = machine.Watch()
             with tempfile.TemporaryDirectory(prefix="mailslot-bench-") as folder:
                 found |= await SCENARIOS[name](scale, Path(folder))
-            sys.stderr.write(f"round {number} of {rounds}: {name} took {time.monotonic() - began:.1f} s\n")
+            others[name].append(watch.others_cores())
+            sys.stderr.write(f"round {number} of {rounds}: {name}, {watch.passed_s():.1f} s\n")
         check_names(found)
         done.append(found)
-    return done
+    return done, {name: round(statistics.median(found), 2) for name, found in others.items()}
 
 
 def main(words: list[str]) -> None:
@@ -70,13 +73,15 @@ def main(words: list[str]) -> None:
     with fresh_server() as server:
         facts: dict[str, Any] = {**machine.facts(server), "poster": poster(), "quick": given.quick}
     began = time.monotonic()
-    rounds = uvloop.run(measure(QUICK if given.quick else FULL, given.only, given.repeat))
+    rounds, facts["others_cores"] = uvloop.run(measure(QUICK if given.quick else FULL, given.only, given.repeat))
     facts["seconds"] = round(time.monotonic() - began, 1)
     groups = summaries(rounds)
     file = given.json or RESULTS / f"{facts['time'].replace(':', '')}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(as_json(facts, groups, rounds))
     print(f"{machine.sentence(facts)}; HTTP posted by {facts['poster']}")
+    shares = ", ".join(f"{name} {cores:g}" for name, cores in facts["others_cores"].items())
+    print(f"cores that others used meanwhile: {shares}")
     print(f"{given.repeat} rounds in {facts['seconds']:.0f} s; medians, then least .. most")
     print(table(groups))
     print(f"\n{file}")

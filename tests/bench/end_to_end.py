@@ -14,6 +14,7 @@ import redis
 
 from mailslot_core.redis import keys
 from mailslot_core.redis.store import RedisStore
+from tests.bench import plain_consumer
 from tests.bench.audit import audit, expected
 from tests.bench.process import Meter, fresh_server, frozen, store_settings, workers
 from tests.bench.scale import IN_FLIGHT, PATIENCE_S, Scale
@@ -23,19 +24,25 @@ from tests.waiting import wait_until
 
 
 async def measure(scale: Scale, folder: Path) -> dict[str, float]:
-    """One and two workers, live and draining."""
-    found: dict[str, float] = {}
-    for count in (1, 2):
-        with fresh_server() as server:
-            async with workers(server, folder, count) as pids, RedisStore.connect(store_settings(server)) as store:
-                await warm_up(store, server, count)
-                live = await run(scale, server, store, pids, backlog=False)
-                drain = await run(scale, server, store, pids, backlog=True)
-        found |= {f"live{count}_per_s": live["per_s"], f"drain{count}_per_s": drain["per_s"]}
-        if count == 1:
-            found |= {f"{name}_cpu": live[name] for name in ("worker", "store", "producer")}
-            found |= {f"drain_{name}_cpu": drain[name] for name in ("worker", "store")}
-    return found
+    """One worker, then the plain consumer that it is compared with, then two workers."""
+    one = await _live_and_drain(scale, folder, 1)
+    beside = await plain_consumer.measure(scale, folder)
+    two = await _live_and_drain(scale, folder, 2)
+    return {
+        **{f"{name}_cpu": one["live"][name] for name in ("worker", "store", "producer")},
+        **{f"drain_{name}_cpu": one["drain"][name] for name in ("worker", "store")},
+        **{f"{mode}1_per_s": found["per_s"] for mode, found in one.items()},
+        **{f"{mode}2_per_s": found["per_s"] for mode, found in two.items()},
+        **beside,
+    }
+
+
+async def _live_and_drain(scale: Scale, folder: Path, count: int) -> dict[str, dict[str, float]]:
+    with fresh_server() as server:
+        async with workers(server, folder, count) as pids, RedisStore.connect(store_settings(server)) as store:
+            await warm_up(store, server, count)
+            live = await run(scale, server, store, pids, backlog=False)
+            return {"live": live, "drain": await run(scale, server, store, pids, backlog=True)}
 
 
 async def run(scale: Scale, server: Server, store: RedisStore, pids: list[int], *, backlog: bool) -> dict[str, float]:

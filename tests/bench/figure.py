@@ -83,7 +83,7 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure("http_idle_p50", "POST to idle, p50", "ms"),
         Figure("http_idle_p99", "POST to idle, p99", "ms"),
     ),
-    "beside, in the same run": (
+    "beside, in the same rounds": (
         Figure("faststream_per_s", "FastStream stream consumer, 1 worker, live, 64 in flight", "messages/s"),
         Figure("faststream_worker_cpu", "  CPU a message: worker", "us"),
         Figure("faststream_store_cpu", "  CPU a message: store", "us"),

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,36 @@ from typing import Any
 import redis
 
 from tests.servers import Server
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+IDLE_COLUMNS = (3, 4)  # idle and waiting for a disk; all other columns of /proc/stat are time that somebody used
+
+
+class Watch:
+    """How much of the machine others used while we measured: figures of a machine that was shared say less."""
+
+    def __init__(self) -> None:
+        self._began, self._busy, self._own = time.monotonic(), busy_s(), own_s()
+
+    def passed_s(self) -> float:
+        """Since it was made."""
+        return time.monotonic() - self._began
+
+    def others_cores(self) -> float:
+        """Cores in use by what is neither us nor was started by us, on average. What we started must have ended."""
+        return max(0.0, (busy_s() - self._busy) - (own_s() - self._own)) / self.passed_s()
+
+
+def busy_s() -> float:
+    """Seconds that all cores together were not idle, what the host took away included."""
+    columns = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return (sum(columns) - sum(columns[place] for place in IDLE_COLUMNS)) / TICKS_PER_S
+
+
+def own_s() -> float:
+    """Seconds that this process and all that it started and waited for have used."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def facts(server: Server) -> dict[str, Any]:
