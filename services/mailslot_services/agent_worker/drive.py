@@ -22,7 +22,7 @@ from mailslot_core.turn import Draft, End, Outcome
 from mailslot_services.agent_worker import plan
 from mailslot_services.agent_worker.agents import Agent
 from mailslot_services.agent_worker.tenure import Slot, Tenure
-from mailslot_services.agent_worker.transcript import Transcript, TranscriptCache
+from mailslot_services.agent_worker.transcript import Transcript, TranscriptCache, still_holds
 from mailslot_services.agent_worker.turn import Desk, HandBack, LeaseLost, Past, Turn, persist, settle
 
 PAGE_EVENTS = 200  # events read from a ledger at once; each may be a megabyte
@@ -75,6 +75,7 @@ class Driver:
             self._desk.metrics.recovered.labels(reason=grant.recovered).inc()
         past = await self._past(grant)
         while True:
+            past.transcript.mark(grant.seq)
             asked = self._desk.clock.monotonic()
             settled = await self._turn(slot, tenure, grant, past)
             if settled.outcome is not Outcome.TURN or settled.grant is None:
@@ -94,30 +95,32 @@ class Driver:
     async def _turn(self, slot: Slot, tenure: Tenure, grant: Grant, past: Past) -> Settled:
         agent = self._agent_named(grant.agent)
         if agent is None:
-            return await self._refuse(slot, tenure, grant)
+            return await self._refuse(slot, tenure, grant, past.transcript)
         return await Turn(self._desk, slot, tenure, agent, grant, past).run()
 
-    async def _refuse(self, slot: Slot, tenure: Tenure, grant: Grant) -> Settled:
+    async def _refuse(self, slot: Slot, tenure: Tenure, grant: Grant, transcript: Transcript) -> Settled:
         """End a turn of an agent that this worker does not have."""
         message = f"there is no agent {grant.agent} in this worker's configuration"
         error = {"code": "unknown-agent", "message": message}
         drafts = [plan.result(grant.turn, grant.step, call_id, "", error) for call_id in grant.calls]
         if grant.phase is not Phase.BOUNDARY:
             drafts.append(Draft("step/end", {"turn": grant.turn, "step": grant.step}))
+        transcript.grow(drafts)
         end = End({"kind": "error", **error, "retryable": False})
         return await settle(self._desk, slot, tenure, drafts, end)
 
     async def _past(self, grant: Grant) -> Past:
-        """What came before this grant, from the cache or from the ledger (semantics L6)."""
+        """What came before this grant: what we know, and what the ledger says since then (semantics L6)."""
         fresh = grant.recovered is None
         if fresh and grant.turn == 1:
             return Past(Transcript())
-        cached = self._cache.get(grant.lease.session_id, grant.lease.epoch) if fresh else None
-        if cached is not None:
-            return Past(cached)
-        transcript = Transcript()
+        kept = self._cache.take(grant.lease.session_id)
+        transcript = kept.transcript if kept else Transcript()
+        if kept and fresh and still_holds(kept.epoch, grant.lease.epoch):
+            return Past(transcript)
+        transcript.rewind()
         ours: list[Event] = []
-        after = 0
+        after = transcript.seq
         while after < grant.seq:
             page = await self._desk.store.events(grant.lease.session_id, after=after, limit=PAGE_EVENTS)
             transcript.grow(page)

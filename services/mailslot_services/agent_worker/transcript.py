@@ -10,7 +10,8 @@ Rule 2: `extend` is incremental: extending by a, then by b, is extending by a an
 Rule 3: an interrupted answer stays as the text that was visible; half a tool call never got here (T9).
 Rule 4: between a tool call and its result nothing stands (T3, T6); `check_history` says where that is broken.
 Rule 5: a cached transcript is taken out when a session is granted and put back when its turn has been settled, so
-        whatever goes wrong in between leaves nothing stale behind.
+        whatever goes wrong in between leaves nothing stale behind. When others drove the session meanwhile, it goes
+        back to its mark, up to which it is the ledger's, and only what followed is read.
 Rule 6: a transcript in a worker's hands grows in place and knows its weight: a turn of a long session costs no more
         than one of a short session.
 """
@@ -51,13 +52,27 @@ class Fact(Protocol):
 
 
 class Transcript:
-    """A session's transcript in the hands of whoever drives it (rule 6)."""
+    """A session's transcript in the hands of whoever drives it (rule 6).
 
-    __slots__ = ("entries", "size_bytes")
+    `seq` is the mark: what was there when it was set is what the ledger says up to that event.
+    """
+
+    __slots__ = ("_marked", "entries", "seq", "size_bytes")
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries = list(entries)
         self.size_bytes = weight_bytes(self.entries)
+        self.seq, self._marked = 0, 0
+
+    def mark(self, seq: int) -> None:
+        """All that the ledger says up to `seq` is here, and nothing else."""
+        self.seq, self._marked = seq, len(self.entries)
+
+    def rewind(self) -> None:
+        """Forget what came after the mark."""
+        later = self.entries[self._marked :]
+        del self.entries[self._marked :]
+        self.size_bytes -= weight_bytes(later)
 
     def grow(self, facts: Iterable[Fact]) -> None:
         """These facts followed."""
@@ -181,7 +196,9 @@ def still_holds(cached_epoch: int, epoch: int) -> bool:
     return epoch in (cached_epoch, cached_epoch + 1)
 
 
-class _Kept(NamedTuple):
+class Kept(NamedTuple):
+    """A transcript as of a settled turn under a lease of this epoch."""
+
     epoch: int
     transcript: Transcript
     size_bytes: int
@@ -193,7 +210,7 @@ class TranscriptCache:
     def __init__(self, *, sessions_max: int = SESSIONS_MAX, bytes_max: int = BYTES_MAX) -> None:
         self._sessions_max = sessions_max
         self._bytes_max = bytes_max
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: OrderedDict[str, Kept] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -204,28 +221,24 @@ class TranscriptCache:
         """What all kept transcripts weigh."""
         return self._bytes
 
-    def get(self, session_id: str, epoch: int) -> Transcript | None:
-        """Take the session's transcript out, for a lease that took up no open turn; None: read the ledger."""
-        kept = self._remove(session_id)
-        return kept.transcript if kept is not None and still_holds(kept.epoch, epoch) else None
+    def take(self, session_id: str) -> Kept | None:
+        """Take the session's transcript out."""
+        kept = self._kept.pop(session_id, None)
+        if kept is not None:
+            self._bytes -= kept.size_bytes
+        return kept
 
     def put(self, session_id: str, epoch: int, transcript: Transcript) -> None:
         """Keep the transcript as of a settled turn until the session's next one, or until others need the room. Nobody
         else holds it from now on."""
-        self._remove(session_id)
-        kept = _Kept(epoch, transcript, transcript.size_bytes)
+        self.take(session_id)
+        kept = Kept(epoch, transcript, transcript.size_bytes)
         if kept.size_bytes > self._bytes_max or self._sessions_max < 1:
             return
         self._kept[session_id] = kept
         self._bytes += kept.size_bytes
         while self._bytes > self._bytes_max or len(self._kept) > self._sessions_max:
-            self._remove(next(iter(self._kept)))
-
-    def _remove(self, session_id: str) -> _Kept | None:
-        kept = self._kept.pop(session_id, None)
-        if kept is not None:
-            self._bytes -= kept.size_bytes
-        return kept
+            self.take(next(iter(self._kept)))
 
 
 def weight_bytes(entries: Iterable[Entry]) -> int:

@@ -86,6 +86,7 @@ class Desk:
     metrics: WorkerMetrics
     lease_ms: int
     turns_per_slot: int
+    crowded: Callable[[], bool]  # no slot of the worker is free: a session that waits may wait for one of them
     draining: Callable[[], bool]
     jitter: Callable[[], float] = random.random
 
@@ -108,10 +109,10 @@ async def persist(desk: Desk, slot: Slot, tenure: Tenure, act: Callable[[int], A
 
 
 async def settle(desk: Desk, slot: Slot, tenure: Tenure, drafts: Sequence[Draft], end: End) -> Settled:
-    """End the open turn. A slot that has had its share of turns, or whose worker drains, takes nothing more: others
-    may wait, in this session's partition or in another."""
+    """End the open turn. A slot that has had its share of turns takes nothing more while others may wait for it, in
+    this session's partition or in another; nor does one whose worker drains."""
     slot.turns += 1
-    go_on = slot.turns < desk.turns_per_slot and not desk.draining()
+    go_on = (slot.turns < desk.turns_per_slot or not desk.crowded()) and not desk.draining()
     then, lease = (Then.TAKE if go_on else Then.YIELD), tenure.lease
     return await persist(
         desk,

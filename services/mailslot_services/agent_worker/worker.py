@@ -56,6 +56,7 @@ class Worker:
             self.metrics,
             settings.lease_ms,
             settings.turns_per_slot,
+            crowded=lambda: not self._free,
             draining=lambda: self.draining,
         )
         self._free = [Slot(f"{name}/{number}") for number in range(settings.concurrency)]

@@ -18,6 +18,7 @@ from mailslot_services.agent_worker.transcript import (
     check_history,
     extend,
     newest_user_text,
+    still_holds,
     weight_bytes,
 )
 
@@ -155,19 +156,30 @@ def test_results_may_come_in_any_order_and_a_running_call_is_fine_in_between() -
 
 def test_a_kept_transcript_is_good_for_the_same_lease_and_the_very_next_one() -> None:
     for epoch, good in ((4, False), (5, True), (6, True), (7, False)):
-        cache = TranscriptCache()
-        cache.put("s", 5, Transcript([user("hello")]))
-        found = cache.get("s", epoch)
-        assert (found is not None and found.entries == [user("hello")]) is good, (
-            f"kept at epoch 5, asked for at {epoch}"
-        )
+        assert still_holds(5, epoch) is good, f"kept at epoch 5, asked for at {epoch}"
+
+
+def test_a_transcript_goes_back_to_its_mark_and_takes_up_what_others_wrote() -> None:
+    ledger = A_TURN_WITH_A_TOOL
+    for mark in range(len(ledger) + 1):
+        ours = Transcript(extend([], ledger[:mark]))
+        ours.mark(mark)
+        ours.grow([event(mark + 1, "assistant/message", content="of a turn that others went on with", model="m")])
+        ours.rewind()
+        assert ours.entries == extend([], ledger[:mark])
+        ours.grow(ledger[ours.seq :])
+        assert ours.entries == extend([], ledger)
+        assert ours.size_bytes == weight_bytes(ours.entries)
 
 
 def test_a_transcript_is_taken_out_when_it_is_used_so_that_a_lost_turn_leaves_nothing_stale() -> None:
     cache = TranscriptCache()
-    cache.put("s", 5, Transcript([user("hello")]))
-    assert cache.get("s", 6) is not None
-    assert cache.get("s", 6) is None
+    kept = Transcript([user("hello")])
+    cache.put("s", 5, kept)
+    taken = cache.take("s")
+    assert taken is not None
+    assert (taken.epoch, taken.transcript) == (5, kept)
+    assert cache.take("s") is None
     assert (len(cache), cache.size_bytes) == (0, 0)
 
 
@@ -175,7 +187,7 @@ def test_the_session_that_was_driven_longest_ago_makes_room() -> None:
     cache = TranscriptCache(sessions_max=2)
     for session_id in ("a", "b", "c"):
         cache.put(session_id, 1, Transcript([user(session_id)]))
-    assert [cache.get(session_id, 1) is not None for session_id in ("a", "b", "c")] == [False, True, True]
+    assert [cache.take(session_id) is not None for session_id in ("a", "b", "c")] == [False, True, True]
 
 
 def test_long_transcripts_make_room_by_their_weight_and_one_that_is_too_long_is_not_kept() -> None:
@@ -186,7 +198,7 @@ def test_long_transcripts_make_room_by_their_weight_and_one_that_is_too_long_is_
     assert len(cache) == 2
     assert cache.size_bytes <= 2 * weight
     cache.put("d", 1, Transcript([user("x" * 10_000)]))
-    assert cache.get("d", 1) is None
+    assert cache.take("d") is None
     assert len(cache) == 2
 
 
@@ -197,11 +209,11 @@ def test_a_cache_is_never_over_its_limits_and_never_miscounts(acts: list[tuple[s
         if put:
             cache.put(session_id, 1, Transcript([user("x" * characters)]))
         else:
-            cache.get(session_id, 1)
+            cache.take(session_id)
         assert len(cache) <= 3
         assert cache.size_bytes <= 1_500
     for session_id in "abcdef":
-        cache.get(session_id, 1)
+        cache.take(session_id)
     assert cache.size_bytes == 0
 
 
