@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import secrets
 import socket
@@ -47,6 +48,10 @@ async def serve(settings: WorkerSettings, stop: asyncio.Event) -> None:
             worker = Worker(store, agents.get, settings, name=unique_name())
             with boot.serve_metrics(worker.metrics.registry, settings.metrics_port):
                 async with listening(settings, worker):
+                    # What was loaded stays for good. Whenever Python looked through it again, every session stood
+                    # still for 80 ms.
+                    gc.collect()
+                    gc.freeze()
                     await worker.run(stop)
     finally:
         await agents.close()
