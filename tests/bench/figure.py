@@ -105,7 +105,13 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
 
 RATIOS: Final = (
     Ratio("live_ratio", "end to end, 1 worker live : FastStream live", "live1_per_s", "faststream_per_s", Aim(">=", 2)),
-    Ratio("drain_ratio", "end to end, 1 worker drain : FastStream drain", "drain1_per_s", "faststream_drain_per_s"),
+    Ratio(
+        "drain_ratio",
+        "end to end, 1 worker drain : FastStream drain",
+        "drain1_per_s",
+        "faststream_drain_per_s",
+        Aim(">=", 2),
+    ),
     Ratio("scale_ratio", "end to end, drain: 2 workers : 1 worker", "drain2_per_s", "drain1_per_s"),
     Ratio("http_ratio", "submit over HTTP : FCALL submit_v1", "http_per_s", "submit_per_s"),
     Ratio(
