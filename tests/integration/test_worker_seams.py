@@ -7,7 +7,7 @@ import pytest
 
 from mailslot_contracts.codec import DEPTH_MAX
 from mailslot_core.agent import Answer, Finish, ToolCall
-from mailslot_core.errors import StoreFault
+from mailslot_core.errors import StoreFault, StoreUnavailable
 from mailslot_core.session import Event
 from mailslot_core.store import Store
 from mailslot_core.turn import Draft
@@ -229,3 +229,27 @@ async def test_a_partition_that_cannot_be_read_does_not_end_the_worker(store: St
         events: list[Event] = await rested(store, "s")
     assert broken == 1
     assert ends(events) == [{"kind": "completed"}]
+
+
+async def test_a_store_that_is_away_while_the_past_is_read_costs_no_crash(store: Store) -> None:
+    """A restart of the store is waited out like at every other call, as long as the lease holds."""
+    only = agent(EchoModel())
+    async with crew(store, only):
+        await prompt(store, "s", "A")
+        await rested(store, "s")
+    away = 0
+
+    async def events(*args: Any, **options: Any) -> Any:
+        nonlocal away
+        if away < 2:
+            away += 1
+            raise StoreUnavailable("away")
+        return await store.events(*args, **options)
+
+    wrapped: Any = Wrapped(store, events=events)
+    async with crew(wrapped, only, lease_ms=60_000):
+        await prompt(store, "s", "B")
+        await seen(store, "s", "t2(completed)")
+        await rested(store, "s")
+    assert away == 2
+    assert "recovered" not in await history(store, "s")

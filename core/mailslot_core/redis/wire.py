@@ -167,10 +167,14 @@ class GroupCommit:
         """The connection that answered last, if it still stands; else one from the pool. (The pool looks as well, but
         its bookkeeping costs as much as a call.)"""
         while self._spare:
-            connection = self._spare.pop()
-            if await _stands(connection):
+            connection, stands = self._spare.pop(), False
+            try:
+                stands = await _stands(connection)
+            finally:  # also when the look was cut short: the pool must have it back
+                if not stands:
+                    await self._drop(connection)
+            if stands:
                 return connection
-            await self._drop(connection)
         return await self._pool.get_connection()  # type: ignore[no-untyped-call]
 
     async def _drop(self, connection: Any) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from mailslot_core.agent import Usage
 from mailslot_core.errors import CoreError, Fenced
@@ -23,7 +24,7 @@ from mailslot_services.agent_worker import plan
 from mailslot_services.agent_worker.agents import Agent
 from mailslot_services.agent_worker.tenure import Slot, Tenure
 from mailslot_services.agent_worker.transcript import Transcript, TranscriptCache, still_holds
-from mailslot_services.agent_worker.turn import Desk, HandBack, LeaseLost, Past, Turn, persist, settle
+from mailslot_services.agent_worker.turn import Desk, HandBack, LeaseLost, Past, Turn, patiently, persist, settle
 
 PAGE_EVENTS = 200  # events read from a ledger at once; each may be a megabyte
 
@@ -73,7 +74,7 @@ class Driver:
     async def _turns(self, slot: Slot, tenure: Tenure, grant: Grant) -> Following:
         if grant.recovered is not None:
             self._desk.metrics.recovered.labels(reason=grant.recovered).inc()
-        past = await self._past(grant)
+        past = await self._past(tenure, grant)
         while True:
             past.transcript.mark(grant.seq)
             asked = self._desk.clock.monotonic()
@@ -109,7 +110,7 @@ class Driver:
         end = End({"kind": "error", **error, "retryable": False})
         return await settle(self._desk, slot, tenure, drafts, end)
 
-    async def _past(self, grant: Grant) -> Past:
+    async def _past(self, tenure: Tenure, grant: Grant) -> Past:
         """What came before this grant: what we know, and what the ledger says since then (semantics L6)."""
         fresh = grant.recovered is None
         if fresh and grant.turn == 1:
@@ -119,10 +120,11 @@ class Driver:
         if kept and fresh and still_holds(kept.epoch, grant.lease.epoch):
             return Past(transcript)
         transcript.rewind()
+        read = partial(self._desk.store.events, grant.lease.session_id, limit=PAGE_EVENTS)
         ours: list[Event] = []
         after = transcript.seq
         while after < grant.seq:
-            page = await self._desk.store.events(grant.lease.session_id, after=after, limit=PAGE_EVENTS)
+            page = await patiently(self._desk, tenure, partial(read, after=after))
             transcript.grow(page)
             ours += [event for event in page if event.data.get("turn") == grant.turn]
             after = page[-1].seq if page else grant.seq

@@ -91,12 +91,12 @@ class Desk:
     jitter: Callable[[], float] = random.random
 
 
-async def persist(desk: Desk, slot: Slot, tenure: Tenure, act: Callable[[int], Awaitable[T]]) -> T:
-    """The answer of a numbered store call, asked for again while the lease holds (rule 2)."""
-    call, wait_s = slot.next_call(), STORE_RETRY_S
+async def patiently(desk: Desk, tenure: Tenure, ask: Callable[[], Awaitable[T]]) -> T:
+    """The store's answer, asked for again while the lease holds."""
+    wait_s = STORE_RETRY_S
     while True:
         try:
-            answer = await act(call)
+            answer = await ask()
         except (StoreUnavailable, OutcomeUnknown) as error:
             if desk.clock.monotonic() + wait_s >= tenure.until:
                 raise LeaseLost(str(error)) from error
@@ -106,6 +106,12 @@ async def persist(desk: Desk, slot: Slot, tenure: Tenure, act: Callable[[int], A
             return answer
         await desk.clock.sleep(wait_s)
         wait_s = min(STORE_RETRY_S_MAX, wait_s * 2)
+
+
+async def persist(desk: Desk, slot: Slot, tenure: Tenure, act: Callable[[int], Awaitable[T]]) -> T:
+    """The answer of a store call under one number, so that a lost one can be asked for again (rule 2)."""
+    call = slot.next_call()
+    return await patiently(desk, tenure, lambda: act(call))
 
 
 async def settle(desk: Desk, slot: Slot, tenure: Tenure, drafts: Sequence[Draft], end: End) -> Settled:
