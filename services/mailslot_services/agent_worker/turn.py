@@ -192,7 +192,6 @@ class Turn:
             return self._over("steps_per_turn", f"the turn has had {view.step} steps")
         self._desk.metrics.steps.inc()
         view.step += 1
-        self._seen = Seen()
         self._note(plan.step_start(view.turn, view.step, view.batch))
         view.batch = ()
         view.move(Phase.OPEN)
