@@ -3,7 +3,8 @@
     ids         names and their limits                 goals      a durable objective and its budgets
     messages    what a sender says; the receipt        status     the level of the whole agent
     events      every durable fact, its envelope       results    the result of an owned run
-    problems    the code table and the refusals        protocol   the other bodies of the REST door
+    records     what is known of a message; the dead   protocol   the other bodies of the REST door
+    problems    the code table and the refusals
     channels    streams and topics                     codec      values as bytes
     door        plain data to model and back           notation   histories in the golden traces' notation
 
@@ -92,6 +93,7 @@ from mailslot_contracts.messages import (
     Durability,
     IntakeEntry,
     Lane,
+    MessagePatch,
     Placement,
     Prompt,
     Receipt,
@@ -120,15 +122,28 @@ from mailslot_contracts.problems import (
 from mailslot_contracts.protocol import (
     Cancel,
     CancelAnswer,
+    CloseAnswer,
+    EraseAnswer,
     EventPage,
     IdleAnswer,
     LevelPage,
     PromptBatchItem,
     SessionAnswer,
     SessionCreate,
+    StoreReceipt,
     check_batch,
 )
-from mailslot_contracts.results import MessageRecord, MessageState, RunResult
+from mailslot_contracts.records import (
+    DeadLetter,
+    DeadMessage,
+    DeadPage,
+    MessageRecord,
+    MessageState,
+    QueuedMessage,
+    QueuePage,
+    Redriven,
+)
+from mailslot_contracts.results import RunResult
 from mailslot_contracts.status import AgentState, Level
 
 __all__ = [
@@ -172,17 +187,22 @@ __all__ = [
     "Budgets",
     "Cancel",
     "CancelAnswer",
+    "CloseAnswer",
     "Code",
     "CodeRow",
     "CodecError",
     "CodecTooLarge",
     "CodecVersionError",
     "ContractError",
+    "DeadLetter",
+    "DeadMessage",
+    "DeadPage",
     "Delivery",
     "DeltaNotice",
     "Door",
     "Durability",
     "Envelope",
+    "EraseAnswer",
     "EventPage",
     "Fact",
     "GapNotice",
@@ -200,19 +220,24 @@ __all__ = [
     "Level",
     "LevelPage",
     "MessageId",
+    "MessagePatch",
     "MessageRecord",
     "MessageState",
     "Placement",
     "Problem",
     "Prompt",
     "PromptBatchItem",
+    "QueuePage",
+    "QueuedMessage",
     "Receipt",
+    "Redriven",
     "RunResult",
     "SessionAnswer",
     "SessionCreate",
     "SessionId",
     "Source",
     "SourceKind",
+    "StoreReceipt",
     "TooLarge",
     "UnknownEvent",
     "Usage",

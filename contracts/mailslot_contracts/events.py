@@ -226,7 +226,7 @@ class InboxHeld(Fact):
 
 
 class InboxReleased(Fact):
-    """Queued messages wake again. Causes written so far: `submit`, `move`, `release`, `goal`."""
+    """Queued messages wake again. Causes written so far: `submit`, `move`, `release`, `goal`, `redrive`."""
 
     cause: str
 
@@ -417,11 +417,12 @@ class LlmRetry(Fact):
 
 
 class CancelRequested(Fact):
-    """Somebody wants the named turn to stop."""
+    """Somebody wants the named turn to stop. `closing`: and the session to be closed once that is done."""
 
     cause: Literal["user", "parent", "hook"]
     queue: Literal["keep", "hold", "clear"]
     turn: Ordinal | None = None
+    closing: bool | None = None
 
 
 # -- goals, children, approvals, accounting -----------------------------------------------------------------

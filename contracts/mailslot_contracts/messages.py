@@ -7,9 +7,11 @@
 Rule 1: a bare string is one text block. Content that says nothing is refused.
 Rule 2: `delivery` decides lane and wake by the table DELIVERY, and nothing else does.
 Rule 3: content never counts as identity. The same messageId with the same *body* (content,
-        delivery, source, metadata) is the same message; with another body it is a conflict.
+        delivery, times, source, metadata) is the same message; with another body it is a conflict.
+        What a prompt makes its submit depend on (`ifBusy`, `ifIdle`, `expectTurn`) is no part of it.
 Rule 4: a receipt says that the message is durably queued. It has no status, no result, no turn.
-Rule 5: every limit is named here with its unit, and over it is `too-large`.
+Rule 5: times are integers, milliseconds since 1970 by the store's clock. A `notBefore` in the past means now.
+Rule 6: every limit is named here with its unit, and over it is `too-large`.
 """
 
 from __future__ import annotations
@@ -30,8 +32,10 @@ from mailslot_contracts.door import (
     Door,
     MessageIdField,
     NameField,
+    Ordinal,
     Seq,
     SessionIdField,
+    UnixMs,
 )
 from mailslot_contracts.problems import BadInput, TooLarge
 
@@ -212,6 +216,10 @@ DEFAULT_SOURCE = Source(kind="user")
 """What a message without a source comes from. A door that knows its callers may say otherwise."""
 
 
+Reject = Literal["reject"]
+"""What a prompt says to be refused in a state of the agent instead of queued."""
+
+
 class Prompt(Door):
     """What a sender says to one session."""
 
@@ -220,10 +228,39 @@ class Prompt(Door):
     content: Content
     delivery: DeliveryField = Delivery.QUEUE
     """queue = the next turn; steer = the next step, waking; inject = the next step, not waking."""
+    if_busy: Reject | None = None
+    """reject refuses it (`busy`) unless the agent is idle and no follow-up or steer is due or held."""
+    if_idle: Reject | None = None
+    """reject refuses a steer (`idle`) that would open a turn of its own."""
+    expect_turn: Ordinal | None = None
+    """A steer is refused (`turn-mismatch`) unless this turn is open."""
+    not_before: UnixMs | None = None
+    """It waits, and neither wakes nor blocks anything, until then. A time that is over means now."""
+    expires_at: UnixMs | None = None
+    """It expires if it is still queued then; a time that is over is refused (`expired`)."""
     source: Source | None = None
     metadata: Metadata = Field(default_factory=dict)
     create_session: bool = True
     """false refuses an unknown session instead of creating it."""
+
+    @model_validator(mode="after")
+    def _conditions_fit(self) -> Self:
+        if self.delivery is not Delivery.STEER:
+            for name, given in (("ifIdle", self.if_idle), ("expectTurn", self.expect_turn)):
+                if given is not None:
+                    raise BadInput(f"{name}: only a steer can have it; delivery is {self.delivery}")
+        return self
+
+    @model_validator(mode="after")
+    def _time_is_left(self) -> Self:
+        if self.not_before is not None and self.expires_at is not None and self.expires_at <= self.not_before:
+            raise BadInput("expiresAt: must be later than notBefore")
+        return self
+
+    def times(self) -> dict[str, int]:
+        """`notBefore` and `expiresAt`, as far as they are given."""
+        given = {"notBefore": self.not_before, "expiresAt": self.expires_at}
+        return {name: time for name, time in given.items() if time is not None}
 
     def body(self) -> dict[str, object]:
         """The part that belongs to the message's identity, as plain data: what the ledger keeps of it."""
@@ -233,6 +270,7 @@ class Prompt(Door):
             "delivery": self.delivery.value,
             "source": source.wire(),
             "metadata": self.metadata,
+            **self.times(),
         }
 
 
@@ -242,6 +280,21 @@ class IntakeEntry(Prompt):
     session_id: SessionIdField
     agent: NameField | None = None
     """Which agent a session that does not exist yet gets."""
+
+
+class MessagePatch(Door):
+    """Change a message that is still queued: give it new content, or steer with it."""
+
+    content: Content | None = None
+    """The new content, in the message's old place."""
+    delivery: Literal["steer"] | None = None
+    """steer moves it to the next step, at the place of the move."""
+
+    @model_validator(mode="after")
+    def _one_change(self) -> Self:
+        if (self.content is None) == (self.delivery is None):
+            raise BadInput("a change of a message has either content or delivery")
+        return self
 
 
 class Receipt(Answer):

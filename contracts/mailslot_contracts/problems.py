@@ -29,6 +29,7 @@ class Code(StrEnum):
     """Every problem code of the public doors."""
 
     BAD_INPUT = "bad-input"
+    EXPIRED = "expired"
     UNAUTHORIZED = "unauthorized"
     FORBIDDEN = "forbidden"
     NOT_FOUND = "not-found"
@@ -67,6 +68,7 @@ class CodeRow(NamedTuple):
 
 CODES: dict[Code, CodeRow] = {
     Code.BAD_INPUT: CodeRow(400, False, "The request is not what this door takes"),
+    Code.EXPIRED: CodeRow(400, False, "The message's time was over before it came"),
     Code.UNAUTHORIZED: CodeRow(401, False, "The caller is not known"),
     Code.FORBIDDEN: CodeRow(403, False, "The caller may not do this"),
     Code.NOT_FOUND: CodeRow(404, False, "There is no such thing"),
@@ -83,7 +85,7 @@ CODES: dict[Code, CodeRow] = {
     Code.CLOSED: CodeRow(409, False, "The session is closed"),
     Code.GOAL_EXISTS: CodeRow(409, False, "The session has a goal"),
     Code.SESSION_EXISTS: CodeRow(409, False, "The session exists with another body"),
-    Code.NOT_ALLOWED: CodeRow(409, False, "The goal's phase does not allow this"),
+    Code.NOT_ALLOWED: CodeRow(409, False, "The state of the goal does not allow this"),
     Code.CURSOR_EXPIRED: CodeRow(410, False, "The cursor is older than what is kept"),
     Code.REVISION: CodeRow(412, False, "The goal has another revision"),
     Code.TOO_LARGE: CodeRow(413, False, "The request is over a limit"),

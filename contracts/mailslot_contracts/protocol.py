@@ -1,11 +1,14 @@
-"""The bodies of the REST door that are neither a message, an event nor a goal (protocol section 1).
+"""The bodies of the REST door that are neither a message or its record, an event nor a goal (protocol section 1).
 
-    POST /v1/sessions               SessionCreate  -> SessionCreated
-    GET  /v1/sessions                              -> LevelPage
-    POST /v1/sessions/{sid}/prompts [Prompt, …]    -> [PromptBatchItem, …]
-    POST /v1/sessions/{sid}/cancel  Cancel         -> CancelAnswer
-    GET  /v1/sessions/{sid}/events                 -> EventPage, or SSE
-    GET  /v1/sessions/{sid}/idle                   -> IdleAnswer
+    POST   /v1/sessions               SessionCreate  -> SessionAnswer
+    GET    /v1/sessions                              -> LevelPage
+    DELETE /v1/sessions/{sid}                        -> EraseAnswer
+    POST   /v1/sessions/{sid}/close                  -> CloseAnswer
+    POST   /v1/sessions/{sid}/prompts [Prompt, …]    -> [PromptBatchItem, …]
+    POST   /v1/sessions/{sid}/cancel  Cancel         -> CancelAnswer
+    POST   /v1/sessions/{sid}/release                -> SessionAnswer
+    GET    /v1/sessions/{sid}/events                 -> EventPage, or SSE
+    GET    /v1/sessions/{sid}/idle                   -> IdleAnswer
 
 Rule 1: no answer here tells how a message's turn ended.
 Rule 2: one bad item of a batch is that item's error; the others are taken.
@@ -17,17 +20,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Strict
 
-from mailslot_contracts.door import Answer, Door, MessageIdField, NameField, Ordinal, Seq, SessionIdField
+from mailslot_contracts.door import Answer, Count, Door, MessageIdField, NameField, Ordinal, Seq, SessionIdField
 from mailslot_contracts.events import Envelope
 from mailslot_contracts.messages import BATCH_COUNT_MAX, Metadata, Receipt
 from mailslot_contracts.problems import BadInput, Problem, TooLarge
 from mailslot_contracts.status import Level
 
 PAGE_COUNT_MAX = 1000
-"""Events or sessions in one page."""
+"""Events, sessions, messages or letters in one page."""
 
 PAGE_COUNT_DEFAULT = 100
-"""Events or sessions in a page when the caller names no limit."""
+"""The same when the caller names no limit."""
 
 IDLE_TIMEOUT_S_MAX = 60
 """Seconds that one long poll waits at most: below the idle timeout of common proxies."""
@@ -54,7 +57,7 @@ class SessionCreate(Door):
     """The caller's own id for the session; without one, ingest makes it."""
     agent: NameField = DEFAULT_AGENT
     on_failure: Literal["continue", "hold"] = "continue"
-    """hold keeps the queue from going on by itself after a turn that failed."""
+    """hold puts the queue on hold after a turn that failed, was blocked or was given up."""
     metadata: Metadata = Field(default_factory=dict)
 
     def created(self) -> dict[str, object]:
@@ -84,8 +87,8 @@ class LevelPage(Answer):
 class Cancel(Door):
     """Stop the open turn."""
 
-    queue: Literal["keep"] = "keep"
-    """What happens to what is queued: the agent goes on with it."""
+    queue: Literal["keep", "hold", "clear"] = "keep"
+    """What happens to what is queued: the agent goes on with it, it waits for a release, or it is cancelled."""
     turn: Ordinal | None = None
     """Only this turn; refused `not-open` when it is not the open one."""
     cause: Literal["user", "parent", "hook"] = "user"
@@ -99,6 +102,35 @@ class CancelAnswer(Answer):
     turn: Ordinal | None = None
     """The turn that was named by the cancel."""
     still_queued: Annotated[tuple[MessageIdField, ...], Strict(strict=False)]
+
+
+class CloseAnswer(Answer):
+    """The session takes no more messages."""
+
+    session_id: SessionIdField
+    closed: bool
+    """false while its last turn still ends; `session/closed` follows at its idle."""
+    cursor: Seq
+    """The seq of its newest event."""
+
+
+class StoreReceipt(Answer):
+    """What one store had of a session: whether it is gone from there, and how much that was."""
+
+    erased: bool
+    events: Count
+    messages: Count
+    """Those that a record was still kept of."""
+
+
+class EraseAnswer(Answer):
+    """The session is closed, and gone once `erased` is true."""
+
+    session_id: SessionIdField
+    erased: bool
+    """false while its last turn still ends; it is erased after that, without being asked again."""
+    stores: dict[str, StoreReceipt]
+    """By the name of the store. There is one, `ledger`: the events, and everything that is kept beside them."""
 
 
 class EventPage(Answer):

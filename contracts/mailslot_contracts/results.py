@@ -13,43 +13,13 @@ Rule 3: `message` is what became of the message itself (M6, U4): an observation 
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, Strict
 
-from mailslot_contracts.door import Answer, MessageIdField, Ordinal, SessionIdField
+from mailslot_contracts.door import Answer, MessageIdField, SessionIdField
 from mailslot_contracts.events import Envelope
-
-
-class MessageState(StrEnum):
-    """Where a message is in its life; `held` is queued behind a hold."""
-
-    QUEUED = "queued"
-    HELD = "held"
-    CLAIMED = "claimed"
-    ADMITTED = "admitted"
-    REJECTED = "rejected"
-    CANCELLED = "cancelled"
-    EXPIRED = "expired"
-    DEAD = "dead"
-
-
-class MessageRecord(Answer):
-    """What happened to a message. It never says how a turn ended."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    message_id: MessageIdField
-    state: Annotated[MessageState, Strict(strict=False)]
-    turn: Ordinal | None = None
-    """The turn that took it, and admitted it if it is admitted."""
-    step: Ordinal | None = None
-    """The step that admitted it."""
-    cause: str | None = None
-    """Why it was cancelled."""
-    reason: str | None = None
-    """Why it was rejected, or is dead."""
+from mailslot_contracts.records import MessageRecord
 
 
 class RunResult(Answer):

@@ -14,11 +14,13 @@ from pydantic import BaseModel, TypeAdapter
 
 from mailslot_contracts.events import EVENT_UNION, DeltaNotice, Envelope, GapNotice
 from mailslot_contracts.goals import Goal, GoalEdit, GoalOperate, GoalPatch, GoalPut
-from mailslot_contracts.messages import BATCH_COUNT_MAX, Accepted, IntakeEntry, Prompt, Receipt
+from mailslot_contracts.messages import BATCH_COUNT_MAX, Accepted, IntakeEntry, MessagePatch, Prompt, Receipt
 from mailslot_contracts.problems import Problem
 from mailslot_contracts.protocol import (
     Cancel,
     CancelAnswer,
+    CloseAnswer,
+    EraseAnswer,
     EventPage,
     IdleAnswer,
     LevelPage,
@@ -26,6 +28,7 @@ from mailslot_contracts.protocol import (
     SessionAnswer,
     SessionCreate,
 )
+from mailslot_contracts.records import DeadPage, MessageRecord, QueuePage, Redriven
 from mailslot_contracts.results import RunResult
 from mailslot_contracts.status import Level
 
@@ -36,6 +39,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 RECEIVED: dict[str, type[BaseModel]] = {
     "prompt": Prompt,
     "intake-entry": IntakeEntry,
+    "message-patch": MessagePatch,
     "session-create": SessionCreate,
     "cancel": Cancel,
     "goal-put": GoalPut,
@@ -52,6 +56,12 @@ SENT: dict[str, type[BaseModel]] = {
     "level": Level,
     "level-page": LevelPage,
     "cancel-answer": CancelAnswer,
+    "close-answer": CloseAnswer,
+    "erase-answer": EraseAnswer,
+    "message-record": MessageRecord,
+    "queue-page": QueuePage,
+    "dead-page": DeadPage,
+    "redriven": Redriven,
     "envelope": Envelope,
     "event-page": EventPage,
     "idle-answer": IdleAnswer,

@@ -38,6 +38,10 @@ class Level(Answer):
     """Messages that are queued or claimed."""
     held: Count
     """Follow-ups and steers that wait behind a hold."""
+    hold: str | None = None
+    """Why the queue is on hold; absent when it is not."""
+    closed: bool | None = None
+    """true when the session takes no more messages; absent while it does."""
     goal: Goal | None = None
     usage: Usage
     conservation: int

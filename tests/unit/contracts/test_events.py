@@ -80,7 +80,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"error": {"code": events.TOOL_OUTCOME_UNKNOWN, "message": "?"}},
     ),
     "llm/retry": ({**STEP, "attempt": 1, "delayMs": 500, "code": "overloaded", "message": "later"}, {}),
-    "cancel/requested": ({"cause": "user", "queue": "keep"}, {"turn": 2}),
+    "cancel/requested": ({"cause": "user", "queue": "keep"}, {"turn": 2, "closing": True}),
     "goal/change": ({"operation": "block", "goal": GOAL}, {}),
     "subagent/started": ({"childId": "s", "detached": False}, {"callId": "c"}),
     "subagent/detached": ({"childId": "s"}, {}),

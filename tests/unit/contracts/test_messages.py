@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from mailslot_contracts import messages
 from mailslot_contracts.door import read
-from mailslot_contracts.messages import Accepted, IntakeEntry, Prompt, Receipt, body_fingerprint
+from mailslot_contracts.messages import Accepted, IntakeEntry, MessagePatch, Prompt, Receipt, body_fingerprint
 from mailslot_contracts.problems import Code, ContractError
 
 PNG = base64.b64encode(b"\x89PNG").decode()
@@ -39,6 +39,11 @@ def test_a_prompt_with_everything_comes_back_as_it_was_sent() -> None:
         "messageId": "m-1",
         "content": [text("look"), IMAGE, {"type": "image", "mediaType": "image/webp", "url": "https://a.example/b"}],
         "delivery": "steer",
+        "ifBusy": "reject",
+        "ifIdle": "reject",
+        "expectTurn": 4,
+        "notBefore": 1_764_554_400_123,
+        "expiresAt": 1_764_554_400_124,
         "source": {"kind": "plugin"},
         "metadata": {"n": 1, "f": 1.0, "none": None, "deep": [{"a": True}]},
         "createSession": False,
@@ -118,7 +123,25 @@ def test_delivery_decides_lane_and_wake() -> None:
         ({"content": "x", "createSession": "true"}, "createSession: must be true or false"),
         ({"content": "x", "message_id": "m"}, "message_id: is not a field"),
         ({"content": "x", "create_session": True}, "create_session: is not a field"),
-        ({"content": "x", "ifBusy": "reject"}, "ifBusy: is not a field"),
+        ({"content": "x", "ifBusy": "wait"}, "ifBusy"),
+        ({"content": "x", "ifBusy": True}, "ifBusy"),
+        ({"content": "x", "ifIdle": "reject"}, "ifIdle: only a steer can have it; delivery is queue"),
+        ({"content": "x", "ifIdle": "reject", "delivery": "inject"}, "ifIdle: only a steer can have it"),
+        ({"content": "x", "expectTurn": 1}, "expectTurn: only a steer can have it"),
+        ({"content": "x", "expectTurn": 0, "delivery": "steer"}, "expectTurn"),
+        ({"content": "x", "expectTurn": "1", "delivery": "steer"}, "expectTurn: must be an integer"),
+        ({"content": "x", "expectTurn": 1.0, "delivery": "steer"}, "expectTurn: must be an integer"),
+        ({"content": "x", "notBefore": "2026-01-01T00:00:00Z"}, "notBefore: must be an integer"),
+        ({"content": "x", "notBefore": 1.5}, "notBefore: must be an integer"),
+        ({"content": "x", "notBefore": 1.0}, "notBefore: must be an integer"),
+        ({"content": "x", "notBefore": True}, "notBefore: must be an integer"),
+        ({"content": "x", "notBefore": -1}, "notBefore"),
+        ({"content": "x", "notBefore": 2**63}, "64 bits"),
+        ({"content": "x", "expiresAt": "soon"}, "expiresAt: must be an integer"),
+        ({"content": "x", "expiresAt": 1e12}, "expiresAt: must be an integer"),
+        ({"content": "x", "notBefore": 7, "expiresAt": 7}, "expiresAt: must be later than notBefore"),
+        ({"content": "x", "notBefore": 7, "expiresAt": 6}, "expiresAt: must be later than notBefore"),
+        ({"content": "x", "not_before": 7}, "not_before: is not a field"),
         ({"content": "x", "sessionId": "s"}, "sessionId: is not a field"),
     ],
 )
@@ -222,6 +245,8 @@ def test_the_fingerprint_knows_every_part_of_the_body_and_nothing_else() -> None
         fingerprint(metadata={}),
         fingerprint(messageId="m"),
         fingerprint(createSession=False),
+        fingerprint(ifBusy="reject"),
+        fingerprint(notBefore=None, expiresAt=None),
     ]
     assert same == [base] * len(same)
     others = [
@@ -236,6 +261,9 @@ def test_the_fingerprint_knows_every_part_of_the_body_and_nothing_else() -> None
         fingerprint(metadata={"a": True}),
         fingerprint(metadata={"a": "1"}),
         fingerprint(metadata={"a": None}),
+        fingerprint(notBefore=7),
+        fingerprint(expiresAt=7),
+        fingerprint(notBefore=6, expiresAt=7),
     ]
     assert len({base, *others}) == len(others) + 1
 
@@ -245,9 +273,41 @@ def test_the_fingerprint_does_not_depend_on_the_order_of_keys() -> None:
     assert left == fingerprint(metadata={"b": 3, "a": {"y": 2, "x": 1}})
 
 
+def test_what_a_submit_depends_on_is_no_part_of_the_body() -> None:
+    conditions = {"ifBusy": "reject", "ifIdle": "reject", "expectTurn": 2}
+    assert fingerprint(delivery="steer", **conditions) == fingerprint(delivery="steer")
+
+
 def test_times_are_part_of_a_body_that_has_them() -> None:
-    body = read(Prompt, {"content": "x"}).body()
-    assert body_fingerprint(body) != body_fingerprint({**body, "notBefore": 1})
+    assert read(Prompt, {"content": "x"}).body().keys() == {"content", "delivery", "source", "metadata"}
+    timed = read(Prompt, {"content": "x", "notBefore": 0, "expiresAt": 1}).body()
+    assert (timed["notBefore"], timed["expiresAt"]) == (0, 1)
+
+
+@pytest.mark.parametrize("patch", [{"content": "y"}, {"content": [text("y")]}, {"delivery": "steer"}])
+def test_a_change_of_a_message_is_new_content_or_a_steer(patch: dict[str, Any]) -> None:
+    assert read(MessagePatch, patch).wire().keys() == patch.keys()
+
+
+@pytest.mark.parametrize(
+    ("patch", "sentence"),
+    [
+        (None, "must be an object"),
+        ({}, "either content or delivery"),
+        ({"content": None}, "either content or delivery"),
+        ({"content": "y", "delivery": "steer"}, "either content or delivery"),
+        ({"content": ""}, "must say something"),
+        ({"content": []}, "must not be empty"),
+        ({"content": "y", "metadata": {}}, "metadata: is not a field"),
+        ({"delivery": "queue"}, "delivery"),
+        ({"delivery": "inject"}, "delivery"),
+        ({"notBefore": 5}, "notBefore: is not a field"),
+    ],
+)
+def test_what_is_no_change_of_a_message_is_refused(patch: object, sentence: str) -> None:
+    with pytest.raises(ContractError, match=sentence) as caught:
+        read(MessagePatch, patch)
+    assert caught.value.code is Code.BAD_INPUT
 
 
 def test_the_fingerprint_of_a_body_never_changes() -> None:

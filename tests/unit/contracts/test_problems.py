@@ -9,7 +9,7 @@ from mailslot_contracts.problems import CODES, BadInput, Code, Problem
 
 # Protocol section 1, as written there; the codes that it gives only as a status are those of contracts/README.md.
 STATUS = {
-    400: {"bad-input"},
+    400: {"bad-input", "expired"},
     401: {"unauthorized"},
     403: {"forbidden"},
     404: {"not-found"},

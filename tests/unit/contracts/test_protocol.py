@@ -11,12 +11,15 @@ from mailslot_contracts.problems import Code, ContractError
 from mailslot_contracts.protocol import (
     Cancel,
     CancelAnswer,
+    CloseAnswer,
+    EraseAnswer,
     EventPage,
     IdleAnswer,
     LevelPage,
     SessionAnswer,
     SessionCreate,
 )
+from mailslot_contracts.records import DeadLetter, DeadPage, MessageRecord, QueuedMessage, QueuePage, Redriven
 from mailslot_contracts.results import RunResult
 from mailslot_contracts.status import Level
 
@@ -34,6 +37,28 @@ LEVEL: dict[str, Any] = {
 EVENT = {
     "v": 1, "seq": 1, "sessionId": "s", "type": "new/thing", "time": 5, "epoch": 0, "data": {"a": None}, "extra": None,
 }  # fmt: skip
+
+QUEUED: dict[str, Any] = {
+    "messageId": "m",
+    "state": "queued",
+    "delivery": "queue",
+    "cursor": 3,
+    "due": False,
+    "content": [{"type": "text", "text": "x"}],
+    "source": {"kind": "user"},
+    "notBefore": 7,
+    "expiresAt": 9,
+    "metadata": {"a": None},
+}
+LETTER: dict[str, Any] = {
+    "letterId": "L-1",
+    "sessionId": "s",
+    "turn": 2,
+    "reason": "the turn crashed 3 times",
+    "attempts": 3,
+    "time": 5,
+    "messages": [{"messageId": "m", "state": "dead"}],
+}
 
 
 def test_a_session_needs_nothing_to_be_made() -> None:
@@ -65,6 +90,15 @@ def test_a_session_is_not_made_from_bad_input(body: object, sentence: str) -> No
         read(SessionCreate, body)
 
 
+def test_a_session_may_be_made_to_hold_after_a_failure() -> None:
+    assert read(SessionCreate, {"onFailure": "hold"}).created()["onFailure"] == "hold"
+
+
+@pytest.mark.parametrize("queue", ["keep", "hold", "clear"])
+def test_a_cancel_says_what_happens_to_the_queue(queue: str) -> None:
+    assert read(Cancel, {"queue": queue}).queue == queue
+
+
 def test_a_cancel_keeps_the_queue_and_comes_from_a_user_unless_it_says_otherwise() -> None:
     assert read(Cancel, {}).wire() == {"queue": "keep", "cause": "user"}
     assert read(Cancel, {"turn": 4, "cause": "parent"}).turn == 4
@@ -83,6 +117,8 @@ def test_a_level_is_written_without_what_is_absent() -> None:
     resting = {**LEVEL, "status": "idle", "reasons": []}
     del resting["turn"]
     assert read(Level, resting).wire() == resting
+    held = {**resting, "held": 2, "hold": "cancel", "closed": True}
+    assert read(Level, held).wire() == held
 
 
 def test_an_answer_may_have_more_than_a_reader_knows() -> None:
@@ -93,8 +129,11 @@ def test_the_last_page_says_that_it_is_the_last() -> None:
     page = read(EventPage, {"events": [EVENT], "next": None})
     assert page.wire() == {"events": [EVENT], "next": None}
     assert read(LevelPage, {"sessions": [LEVEL], "next": "s"}).wire() == {"sessions": [LEVEL], "next": "s"}
-    with pytest.raises(ContractError, match="next: is missing"):
-        read(EventPage, {"events": []})
+    assert read(QueuePage, {"messages": [QUEUED], "next": None}).wire() == {"messages": [QUEUED], "next": None}
+    assert read(DeadPage, {"letters": [LETTER], "next": None}).wire() == {"letters": [LETTER], "next": None}
+    for page_of, body in ((EventPage, {"events": []}), (QueuePage, {"messages": []}), (DeadPage, {"letters": []})):
+        with pytest.raises(ContractError, match="next: is missing"):
+            read(page_of, body)
 
 
 def test_a_page_of_parsed_events_is_written_as_they_came() -> None:
@@ -108,6 +147,14 @@ def test_a_page_of_parsed_events_is_written_as_they_came() -> None:
         (SessionAnswer, {"sessionId": "s", "cursor": 0}),
         (CancelAnswer, {"outcome": "requested", "turn": 4, "stillQueued": ["m"]}),
         (CancelAnswer, {"outcome": "nothing_to_cancel", "stillQueued": []}),
+        (CloseAnswer, {"sessionId": "s", "closed": False, "cursor": 4}),
+        (
+            EraseAnswer,
+            {"sessionId": "s", "erased": True, "stores": {"ledger": {"erased": True, "events": 4, "messages": 1}}},
+        ),
+        (QueuedMessage, QUEUED),
+        (DeadLetter, LETTER),
+        (Redriven, {"receipts": [{"messageId": "m", "cursor": 9, "duplicate": False, "durability": "fsync"}]}),
         (IdleAnswer, {"status": "idle", "cursor": 9}),
         (IdleAnswer, {"status": "running", "cursor": 9, "reasons": ["turn 1"]}),
     ],
@@ -132,8 +179,12 @@ def test_what_is_no_list_of_prompts_is_no_batch(body: object) -> None:
 
 
 def test_no_answer_of_the_door_tells_how_a_turn_ended() -> None:
-    for model in (SessionAnswer, Level, CancelAnswer, EventPage, IdleAnswer):
-        assert not {"result", "reason", "finish_reason", "final_response", "stop_reason"} & set(model.model_fields)
+    absent = {"result", "finish_reason", "final_response", "stop_reason", "kind", "output"}
+    answers: list[type[Answer]] = [SessionAnswer, Level, CancelAnswer, EventPage, IdleAnswer, CloseAnswer, EraseAnswer]
+    for model in (*answers, QueuePage, Redriven):
+        assert not {*absent, "reason"} & set(model.model_fields)
+    for model in (MessageRecord, QueuedMessage):
+        assert not absent & set(model.model_fields)
 
 
 def test_a_run_result_claims_no_success() -> None:

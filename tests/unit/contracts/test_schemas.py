@@ -45,7 +45,13 @@ def test_the_event_schema_has_every_type() -> None:
     assert set(SCHEMAS["event"]["discriminator"]["mapping"]) == set(EVENT_TYPES)
 
 
-@pytest.mark.parametrize("name", ["receipt", "accepted", "prompt-batch-item", "level", "cancel-answer", "idle-answer"])
+ANSWERS = [
+    "receipt", "accepted", "prompt-batch-item", "level", "cancel-answer", "idle-answer", "close-answer",
+    "erase-answer", "message-record", "queue-page", "dead-page", "redriven",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANSWERS)
 def test_no_schema_of_an_answer_has_a_result(name: str) -> None:
     text = TEXTS[f"{name}.json"].lower()
     for absent in ("finishreason", "finalresponse", "stopreason", '"result"', "session.finished"):
@@ -75,6 +81,14 @@ def test_the_receipts_schema_allows_its_four_fields_alone() -> None:
         {"content": "x", "messageId": "a" * 201},
         {"content": "x", "source": {"kind": "goal"}},
         {"content": "x", "unknown": 1},
+        {"content": "x", "notBefore": 5, "expiresAt": 6},
+        {"content": "x", "notBefore": 1.5},
+        {"content": "x", "notBefore": "5"},
+        {"content": "x", "expiresAt": -1},
+        {"content": "x", "ifBusy": "reject"},
+        {"content": "x", "ifBusy": "wait"},
+        {"content": "x", "delivery": "steer", "expectTurn": 1, "ifIdle": "reject"},
+        {"content": "x", "delivery": "steer", "expectTurn": 0},
     ],
 )
 def test_schema_and_model_agree_on_a_prompt(prompt: dict[str, Any]) -> None:
