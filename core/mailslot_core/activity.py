@@ -10,6 +10,7 @@ Rule 1: `running` follows the fact that made a waking message appear, in the sam
 Rule 2: `idle` is appended by whichever act removes the last reason to run (semantics S3, S6).
 Rule 3: injected context alone neither wakes the agent nor keeps it from resting (semantics S5).
 Rule 4: held messages do not wake; a hold ends by `release` (semantics S7).
+Rule 5: a session that was asked to close while it ran is closed by the act that lets it rest (semantics M9).
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ def rest(act: Act) -> bool:
     if session.status is Status.RUNNING and not (waking(session) or session.open or session.claimed):
         held = followups(session) + steers(session) if session.hold else 0
         act.append("agent/status", {"status": "idle", **({"held": held} if session.hold else {})})
+        if session.closing:
+            act.append("session/closed", {"cause": "closed"})
     return session.status is Status.IDLE
 
 
@@ -72,5 +75,4 @@ def release(act: Act, cause: str) -> None:
 def queued_messages(session: Session) -> list[str]:
     """Ids of all queued messages in the order they would be claimed: next-step, next-turn, then those not yet due."""
     due = [message.message_id for lane in (Lane.NEXT_STEP, Lane.NEXT_TURN) for message in session.lane(lane)]
-    later = [message for message in session.waiting.values() if not message.due]
-    return due + [message.message_id for message in sorted(later, key=lambda message: message.place)]
+    return due + [message.message_id for message in session.later()]

@@ -12,16 +12,19 @@ Rule 1: a message is queued once; submitting it again gives the same receipt (se
 Rule 2: a settled message never changes; each life has one terminal state (semantics M5).
 Rule 3: a message can be changed only while it is queued; who comes after `take` gets `already-claimed` (M7).
 Rule 4: nothing here knows how a turn ended. A message's life stops at admission (semantics M6).
+Rule 5: a dead message may be given another life, under the same id (semantics R5); nothing else comes back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from mailslot_contracts.codec import frame
 from mailslot_core import activity, goal
 from mailslot_core.errors import Refused
-from mailslot_core.session import TERMINAL, Act, Data, Lane, Message, MessageState, Session
+from mailslot_core.session import TERMINAL, Act, Data, Lane, Message, MessageState, Session, Status, goal_of
 
 # Whose waking message ends a hold: a person or a backend; not a schedule, a child or a goal (semantics S7).
 DOOR_SOURCES = frozenset({"user", "system", "plugin"})
@@ -29,13 +32,20 @@ DOOR_SOURCES = frozenset({"user", "system", "plugin"})
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A message on its way in. `data` is its whole `inbox/queued` data; `fingerprint` identifies its body (M3)."""
+    """A message on its way in. `data` is its whole `inbox/queued` data; `fingerprint` identifies its body (M3).
+
+    Conditions, which are no part of the body: `if_busy` and `if_idle` refuse it while the agent is busy or idle,
+    `expect_turn` unless that turn is the open one (semantics U5, M8).
+    """
 
     message_id: str
     lane: Lane
     wake: bool
     data: Data
     fingerprint: str
+    if_busy: bool = False
+    if_idle: bool = False
+    expect_turn: int | None = None
 
     @property
     def from_door(self) -> bool:
@@ -52,26 +62,58 @@ class Receipt:
     duplicate: bool
 
 
-def check_submit(session: Session, submission: Submission, *, depth_max: int) -> None:
-    """Refuse what may not be queued. The duplicate check comes before this (semantics M3)."""
-    if session.closed:
+class Room(NamedTuple):
+    """How much may wait in one session: messages, and bytes of their bodies."""
+
+    messages_max: int
+    bytes_max: int
+
+
+def check_open(session: Session) -> None:
+    """Refuse what brings work to a session that is closed or about to be (semantics M9)."""
+    if session.closed or session.closing:
         raise Refused("closed", f"session {session.session_id} is closed")
-    queued = len(session.waiting)
-    if queued >= depth_max:
-        raise Refused(
-            "queue-full",
-            f"session {session.session_id} has {queued} queued messages; the limit is {depth_max}",
-            retry_after_ms=1000,
-        )
 
 
-def submit(act: Act, submission: Submission, *, depth_max: int) -> Receipt:
+def check_room(session: Session, room: Room, count: int, size: int) -> None:
+    """Refuse what would not fit beside what is queued. Waiting helps: the agent makes room."""
+    if len(session.waiting) + count > room.messages_max:
+        held = f"has {len(session.waiting)} queued messages; the limit is {room.messages_max}"
+    elif size > 0 and session.waiting_bytes + size > room.bytes_max:
+        held = f"has {session.waiting_bytes} bytes of queued messages; the limit is {room.bytes_max}"
+    else:
+        return
+    raise Refused("queue-full", f"session {session.session_id} {held}", retry_after_ms=1000)
+
+
+def check_submit(session: Session, submission: Submission, *, now: int, room: Room) -> None:
+    """Refuse what may not be queued. The duplicate check comes before this (semantics M3)."""
+    name, expires_at = session.session_id, submission.data.get("expiresAt")
+    check_open(session)
+    if expires_at is not None and expires_at <= max(now, session.time):
+        raise Refused("expired", f"message {submission.message_id} expired at {expires_at}, which is over")
+    if submission.if_busy and (
+        session.status is Status.RUNNING or activity.followups(session) + activity.steers(session)
+    ):
+        raise Refused("busy", f"session {name} is busy")
+    if submission.if_idle and session.status is Status.IDLE:
+        raise Refused("idle", f"session {name} is idle")
+    if submission.expect_turn is not None and not (session.open and session.turn == submission.expect_turn):
+        raise Refused("turn-mismatch", f"turn {submission.expect_turn} of session {name} is not open")
+    check_room(session, room, 1, len(frame(submission.data)))
+
+
+def submit(act: Act, submission: Submission, *, room: Room) -> Receipt:
     """Queue a message and wake the agent if the message wakes it (semantics M1, S2)."""
-    check_submit(act.session, submission, depth_max=depth_max)
+    check_submit(act.session, submission, now=act.now, room=room)
+    return _queue(act, submission, "submit")
+
+
+def _queue(act: Act, submission: Submission, cause: str) -> Receipt:
     event = act.append("inbox/queued", submission.data)
     message = act.session.messages[submission.message_id]
     if message.wake and message.due and submission.from_door:
-        activity.release(act, "submit")
+        activity.release(act, cause)
     activity.wake(act)
     return Receipt(submission.message_id, event.seq, duplicate=False)
 
@@ -97,10 +139,12 @@ def withdraw(act: Act, message_id: str, cause: str = "withdrawn") -> None:
     activity.rest(act)
 
 
-def replace(act: Act, message_id: str, content: list[Any]) -> None:
+def replace(act: Act, message_id: str, content: list[Any], *, room: Room) -> None:
     """Give a queued message new content in its old place (semantics M7)."""
-    queued_message(act.session, message_id)
-    act.append("inbox/replaced", {"messageId": message_id, "content": content})
+    message = queued_message(act.session, message_id)
+    data = {"messageId": message_id, "content": content}
+    check_room(act.session, room, 0, len(frame(data)) - message.size)
+    act.append("inbox/replaced", data)
 
 
 def move(act: Act, message_id: str) -> None:
@@ -111,14 +155,15 @@ def move(act: Act, message_id: str) -> None:
 
 
 def sweep(act: Act) -> None:
-    """Append what time alone has changed: messages that became due, earliest first, or expired (semantics M11)."""
-    queued = list(act.session.waiting.values())
-    for message in sorted(queued, key=lambda message: (message.not_before or 0, message.place)):
+    """Append what time alone has changed, in the order of its times: messages that became due, or expired (M11)."""
+    waiting = act.session.waiting.values()
+    rung = [(message.alarm, message) for message in waiting if message.alarm is not None and message.alarm <= act.now]
+    for _, message in sorted(rung, key=lambda found: (found[0], found[1].queued_seq)):
         if message.expires_at is not None and message.expires_at <= act.now:
             act.append("inbox/expired", {"messageId": message.message_id})
             if message.is_goal:
                 goal.pause(act, "expired")
-        elif not message.due and message.not_before is not None and message.not_before <= act.now:
+        else:
             act.append("inbox/due", {"messageId": message.message_id})
             activity.wake(act)  # right after the message that wakes (S2)
     activity.rest(act)
@@ -130,3 +175,41 @@ def clear(act: Act, cause: str) -> list[str]:
     for message_id in cleared:
         act.append("inbox/cancelled", {"messageId": message_id, "cause": cause})
     return cleared
+
+
+def release(act: Act) -> None:
+    """End a hold because somebody asked for it (semantics S7)."""
+    if act.session.hold is None:
+        raise Refused("not-held", f"session {act.session.session_id} is not on hold")
+    activity.release(act, "release")
+
+
+# Times belong to the first life: whoever asks for another one wants it now.
+ONCE = frozenset({"notBefore", "expiresAt"})
+
+
+def revived(data: Data) -> dict[str, Any]:
+    """The `inbox/queued` data of a dead message's next life (semantics R5)."""
+    return {**{name: value for name, value in data.items() if name not in ONCE}, "redrive": True}
+
+
+def redrivable(letter_id: str, dead: Sequence[Submission]) -> list[Submission]:
+    """Those of a letter's dead messages that may live again: a goal's round may not, the goal goes on by itself."""
+    found = [submission for submission in dead if goal_of(submission.data["source"]) is None]
+    if dead and not found:
+        raise Refused("not-allowed", f"dead letter {letter_id} holds a goal's round: resume the goal instead")
+    if not found:
+        raise Refused("not-dead", f"no message of dead letter {letter_id} is dead")
+    return found
+
+
+def redrive(act: Act, submissions: Sequence[Submission], *, room: Room) -> tuple[Receipt, ...]:
+    """Queue dead messages again, each with its old id (semantics M5, R5)."""
+    session = act.session
+    check_open(session)
+    for submission in submissions:
+        message = session.messages.get(submission.message_id)
+        if message is None or message.state is not MessageState.DEAD:
+            raise Refused("not-dead", f"message {submission.message_id} of session {session.session_id} is not dead")
+    check_room(session, room, len(submissions), sum(len(frame(submission.data)) for submission in submissions))
+    return tuple(_queue(act, submission, "redrive") for submission in submissions)

@@ -10,7 +10,7 @@ import asyncio
 import zlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mailslot_contracts.codec import frame, unframe
@@ -19,23 +19,50 @@ from mailslot_core import turn as turns
 from mailslot_core.clock import Clock, SystemClock
 from mailslot_core.errors import CursorExpired, Fenced, Refused
 from mailslot_core.goal import Change, Round
-from mailslot_core.inbox import Receipt, Submission
-from mailslot_core.session import TERMINAL, Act, Data, Event, Phase, Session, Status, indexes, retry_reason
+from mailslot_core.inbox import Receipt, Room, Submission
+from mailslot_core.session import (
+    TERMINAL,
+    Act,
+    Data,
+    Event,
+    Lane,
+    Message,
+    MessageState,
+    Phase,
+    Session,
+    Status,
+    indexes,
+    retry_reason,
+)
 from mailslot_core.store import (
+    CLAIMED,
+    CRASHES_MAX_DEFAULT,
+    LATER,
+    NEXT_STEP,
+    NEXT_TURN,
     PAGE_BYTES_MAX,
+    PENDING_BYTES_MAX_DEFAULT,
     PENDING_MAX_DEFAULT,
     Claimed,
+    Closing,
     Created,
+    DeadLetter,
+    DeadMessage,
     Grant,
     IdleNotice,
     Lease,
+    LetterId,
     Level,
     Load,
     Notices,
     Page,
+    Place,
+    QueuePage,
+    Record,
     Renewal,
     Settled,
     Swept,
+    Waiting,
 )
 from mailslot_core.turn import Cancelled, Draft, End, Outcome, Then
 
@@ -72,6 +99,8 @@ class _Slot:
 class _Partition:
     ready: dict[str, int] = field(default_factory=dict)  # session id -> since when, oldest first
     slots: dict[str, _Slot] = field(default_factory=dict)
+    letters: list[DeadLetter] = field(default_factory=list)
+    erasing: set[str] = field(default_factory=set)  # sessions to erase once they are closed
     fenced: int = 0
 
 
@@ -79,12 +108,19 @@ class MemoryStore:
     """All sessions in this process. Durability is `memory` and means it: nothing survives the process."""
 
     def __init__(
-        self, *, partitions: int = 16, clock: Clock | None = None, pending_max: int = PENDING_MAX_DEFAULT
+        self,
+        *,
+        partitions: int = 16,
+        clock: Clock | None = None,
+        pending_max: int = PENDING_MAX_DEFAULT,
+        pending_bytes_max: int = PENDING_BYTES_MAX_DEFAULT,
+        crashes_max: int = CRASHES_MAX_DEFAULT,
     ) -> None:
         self.partitions = partitions
         self.durability = "memory"
         self._clock: Clock = clock or SystemClock()
-        self._pending_max = pending_max
+        self._room = Room(pending_max, pending_bytes_max)
+        self._crashes_max = crashes_max
         self._kept: dict[str, _Kept] = {}
         self._parts = [_Partition() for _ in range(partitions)]
         self._watchers: dict[str, set[Notices]] = {}
@@ -115,8 +151,10 @@ class MemoryStore:
             return self._duplicate(kept, submission)
         if kept is None and created is None:
             raise Refused("not-found", f"there is no session {session_id}")
+        now = self._clock.now_ms()
+        inbox.check_submit(kept.session if kept else Session(session_id), submission, now=now, room=self._room)
         act, kept = self._open(session_id, created or {})
-        receipt = inbox.submit(act, submission, depth_max=self._pending_max)
+        receipt = inbox.submit(act, submission, room=self._room)
         kept.fingerprints[submission.message_id] = submission.fingerprint
         self._done(kept, act)
         return receipt
@@ -127,12 +165,87 @@ class MemoryStore:
         message = kept.session.messages[submission.message_id]
         return Receipt(submission.message_id, message.queued_seq, duplicate=True)
 
-    async def cancel(self, session_id: str, *, cause: str, turn: int | None = None) -> Cancelled:
+    async def cancel(self, session_id: str, *, cause: str, queue: str = "keep", turn: int | None = None) -> Cancelled:
         """See `Store.cancel`."""
         act, kept = self._existing(session_id)
-        answer = turns.cancel(act, cause=cause, turn=turn)
+        answer = turns.cancel(act, cause=cause, queue=queue, turn=turn)
         self._done(kept, act)
         return answer
+
+    async def replace(self, session_id: str, message_id: str, content: list[Any]) -> Record:
+        """See `Store.replace`."""
+        act, kept = self._existing(session_id)
+        inbox.replace(act, message_id, content, room=self._room)
+        return self._revised(kept, act, message_id)
+
+    async def withdraw(self, session_id: str, message_id: str) -> Record:
+        """See `Store.withdraw`."""
+        act, kept = self._existing(session_id)
+        inbox.withdraw(act, message_id)
+        return self._revised(kept, act, message_id)
+
+    async def move(self, session_id: str, message_id: str) -> Record:
+        """See `Store.move`."""
+        act, kept = self._existing(session_id)
+        inbox.move(act, message_id)
+        return self._revised(kept, act, message_id)
+
+    def _revised(self, kept: _Kept, act: Act, message_id: str) -> Record:
+        self._done(kept, act)
+        return _record(kept.session, kept.session.messages[message_id])
+
+    async def release(self, session_id: str) -> int:
+        """See `Store.release`."""
+        act, kept = self._existing(session_id)
+        inbox.release(act)
+        self._done(kept, act)
+        return kept.session.seq
+
+    async def close_session(self, session_id: str, *, erase: bool = False) -> Closing:
+        """See `Store.close_session`."""
+        act, kept = self._existing(session_id)
+        closed = turns.close_session(act)
+        self._done(kept, act)
+        if erase and not closed:
+            self._parts[self.partition(session_id)].erasing.add(session_id)
+        return self._erase(session_id) if erase and closed else Closing(closed, kept.session.seq)
+
+    def _erase(self, session_id: str) -> Closing:
+        """Drop whatever is kept of a closed session."""
+        part, kept = self._parts[self.partition(session_id)], self._kept.pop(session_id)
+        part.letters = [letter for letter in part.letters if letter.session_id != session_id]
+        part.erasing.discard(session_id)
+        part.ready.pop(session_id, None)
+        return Closing(True, kept.session.seq, True, len(kept.ledger), len(kept.session.messages))
+
+    async def redrive(self, letter_id: str) -> tuple[Receipt, ...]:
+        """See `Store.redrive`."""
+        wanted = str(LetterId.read(letter_id))
+        letter = next((found for part in self._parts for found in part.letters if found.letter_id == wanted), None)
+        if letter is None or letter.session_id not in self._kept:
+            raise Refused("not-found", f"there is no dead letter {letter_id}")
+        act, kept = self._existing(letter.session_id)
+        submissions = [
+            self._revived(kept, message_id)
+            for message_id, state in self._states(letter).messages
+            if state is MessageState.DEAD
+        ]
+        receipts = inbox.redrive(act, inbox.redrivable(letter_id, submissions), room=self._room)
+        self._done(kept, act)
+        return receipts
+
+    def _revived(self, kept: _Kept, message_id: str) -> Submission:
+        message = kept.session.messages[message_id]
+        data = inbox.revived(self._claimed(kept, message_id).data)
+        return Submission(message_id, message.lane, message.wake, data, kept.fingerprints[message_id])
+
+    def _states(self, letter: DeadLetter) -> DeadLetter:
+        """The letter with what is known of its messages by now."""
+        kept = self._kept.get(letter.session_id)
+        known = kept.session.messages if kept else {}
+        states = (known[name].state if name in known else None for name, _ in letter.messages)
+        names = [name for name, _ in letter.messages]
+        return replace(letter, messages=tuple(map(DeadMessage, names, states)))
 
     async def goal_change(self, session_id: str, change: Change, created: Data | None = None) -> Data:
         """See `Store.goal_change`."""
@@ -165,6 +278,8 @@ class MemoryStore:
             kept = self._kept[next(iter(ready))]
             del ready[kept.session.session_id]
             session = kept.session
+            if kept.owner is None and turns.spent(session, kept.back, self._crashes_max):
+                self._give_up(kept)
             if kept.owner is not None or not (session.open or activity.waking(session)):
                 continue
             kept.epoch += 1
@@ -180,6 +295,25 @@ class MemoryStore:
             self._done(kept, act)
             return self._grant(kept)
         return None
+
+    def _give_up(self, kept: _Kept) -> None:
+        """End a turn that crashed too often, keep a dead letter, and go on or rest (semantics R5)."""
+        session, act = kept.session, self._act(kept)
+        turn, attempts, claimed = session.turn, session.attempt, list(session.claimed)
+        died = turns.give_up(act)
+        activity.rest(act)
+        self._done(kept, act)
+        self._parts[self.partition(session.session_id)].ready.pop(session.session_id, None)
+        if died:
+            self._keep_letter(session.session_id, turn, attempts, claimed)
+
+    def _keep_letter(self, session_id: str, turn: int, attempts: int, claimed: Sequence[str]) -> None:
+        partition, now = self.partition(session_id), self._clock.now_ms()
+        letters = self._parts[partition].letters
+        number = sum(letter.time == now for letter in letters)
+        names = tuple(DeadMessage(message_id, MessageState.DEAD) for message_id in claimed)
+        letter_id = LetterId(now, number, partition)
+        letters.append(DeadLetter(str(letter_id), session_id, turn, "interrupted", attempts, now, names))
 
     def _still(self, lease: Lease | None) -> Grant | None:
         """The session under this lease, None when the lease was lost: it is nobody's to give any more."""
@@ -261,7 +395,7 @@ class MemoryStore:
 
     async def sweep(self, partition: int, *, forget_after_ms: int) -> Swept:
         """See `Store.sweep`."""
-        now, lapsed, repaired, forgotten = self._clock.now_ms(), 0, 0, 0
+        now, lapsed, repaired, forgotten, due, expired = self._clock.now_ms(), 0, 0, 0, 0, 0
         for kept in self._in(partition):
             session = kept.session
             if kept.owner is not None:
@@ -271,9 +405,24 @@ class MemoryStore:
                 lapsed += 1
             elif kept.owner is None and session.status is Status.RUNNING:
                 repaired += session.session_id not in self._parts[partition].ready
-            self._done(kept, self._act(kept))
+            act = self._act(kept)
+            inbox.sweep(act)
+            due += sum(event.type == "inbox/due" for event in act.events)
+            expired += sum(event.type == "inbox/expired" for event in act.events)
+            self._done(kept, act)
             forgotten += self._forget(kept, now - forget_after_ms)
-        return Swept(lapsed, repaired, forgotten)
+        self._forget_letters(self._parts[partition], now - forget_after_ms)
+        erased = [name for name in self._parts[partition].erasing if self._kept[name].session.closed]
+        for session_id in erased:
+            self._erase(session_id)
+        return Swept(lapsed, repaired, forgotten, due, expired, len(erased))
+
+    def _forget_letters(self, part: _Partition, kept_until: int) -> None:
+        part.letters = [
+            letter
+            for letter in part.letters
+            if letter.time > kept_until or any(state is MessageState.DEAD for _, state in self._states(letter).messages)
+        ]
 
     def _forget(self, kept: _Kept, settled_until: int) -> int:
         old = [message_id for message_id, settled in kept.settled_at.items() if settled <= settled_until]
@@ -326,7 +475,38 @@ class MemoryStore:
             conservation=session.conservation,
             goal=session.goal,
             usage=dict(session.usage),
+            hold=session.hold,
+            closed=session.closed,
         )
+
+    async def message(self, session_id: str, message_id: str) -> Record | None:
+        """See `Store.message`."""
+        kept = self._kept.get(session_id)
+        found = kept.session.messages.get(message_id) if kept else None
+        return _record(kept.session, found) if kept and found else None
+
+    async def queue(self, session_id: str, *, after: str, limit: int) -> QueuePage:
+        """See `Store.queue`."""
+        _, kept = self._existing(session_id)
+        begin = Place.read(after) if after else Place(-1, 0)
+        unsettled = filter(_unsettled, kept.session.messages.values())
+        places = sorted(((_place(message), message) for message in unsettled), key=lambda found: found[0])
+        places = [(place, message) for place, message in places if place > begin]
+        page, size_bytes = list[Waiting](), 0
+        for _, message in places[:limit]:
+            page.append(Waiting(_record(kept.session, message), self._claimed(kept, message.message_id).data))
+            size_bytes += message.size
+            if size_bytes >= PAGE_BYTES_MAX:
+                break
+        more = len(page) < len(places)
+        return QueuePage(tuple(page), str(places[len(page) - 1][0]) if more else None)
+
+    async def dead(self, *, after: str, limit: int) -> list[DeadLetter]:
+        """See `Store.dead`."""
+        begin = LetterId.read(after) if after else LetterId(-1, 0, 0)
+        letters = ((LetterId.read(letter.letter_id), letter) for part in self._parts for letter in part.letters)
+        found = sorted(((name, letter) for name, letter in letters if name > begin), key=lambda pair: pair[0])
+        return [self._states(letter) for _, letter in found[:limit]]
 
     async def indexes(self, session_id: str) -> Data | None:
         """See `Store.indexes`."""
@@ -484,9 +664,38 @@ class MemoryStore:
 
     def _note_settled(self, kept: _Kept, event: Event) -> None:
         message = kept.session.messages.get(event.data.get("messageId", ""))
-        if message is not None and message.state in TERMINAL:
+        if message is not None and message.state in TERMINAL and message.state is not MessageState.DEAD:
             kept.settled_at.setdefault(message.message_id, event.time)
 
     def _notify(self, session_id: str, notice: dict[str, Any]) -> None:
         for watcher in self._watchers.get(session_id, ()):
             watcher.tell(notice)
+
+
+def _record(session: Session, message: Message) -> Record:
+    queued = message.state is MessageState.QUEUED
+    return Record(
+        message_id=message.message_id,
+        state=message.state,
+        lane=message.lane,
+        wake=message.wake,
+        due=message.due,
+        held=queued and message.wake and message.due and session.hold is not None,
+        cursor=message.queued_seq,
+        turn=message.turn,
+        step=message.step,
+        why=message.why,
+    )
+
+
+def _unsettled(message: Message) -> bool:
+    return message.state not in TERMINAL
+
+
+def _place(message: Message) -> Place:
+    """Where an unsettled message stands (see `Store.queue`)."""
+    if message.state is MessageState.CLAIMED:
+        return Place(CLAIMED, message.place)
+    if not message.due:
+        return Place(LATER, message.place)
+    return Place(NEXT_STEP if message.lane is Lane.NEXT_STEP else NEXT_TURN, message.place)

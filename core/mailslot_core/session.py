@@ -19,6 +19,8 @@ from enum import StrEnum
 from math import ceil
 from typing import Any, NamedTuple
 
+from mailslot_contracts.codec import frame
+
 Data = Mapping[str, Any]
 
 
@@ -75,7 +77,8 @@ class Message:
     """One message's record (semantics M6): what happened to the message, never how a turn ended.
 
     `queued_seq` is the cursor of its receipt, `body_seq` where its present content stands, `place` its order
-    in the lane (semantics M4). `why` is the cause of a cancellation or the reason of a rejection or death.
+    in the lane (semantics M4), `size` the bytes that its body takes in the ledger. `why` is the cause of a
+    cancellation or the reason of a rejection or death.
     """
 
     message_id: str
@@ -85,6 +88,7 @@ class Message:
     body_seq: int
     place: int
     due: bool
+    size: int = 0
     goal_id: str | None = None  # of the goal that it is a round of
     not_before: int | None = None
     expires_at: int | None = None
@@ -98,6 +102,12 @@ class Message:
         """It is a goal's round, whether or not that goal is still there."""
         return self.goal_id is not None
 
+    @property
+    def alarm(self) -> int | None:
+        """When time alone changes the queued message: it becomes due, or it expires (semantics M11)."""
+        times = (None if self.due else self.not_before, self.expires_at)
+        return min((time for time in times if time is not None), default=None)
+
 
 @dataclass(slots=True)
 class Session:
@@ -108,12 +118,14 @@ class Session:
     on_failure: str = "continue"
     created: bool = False
     closed: bool = False
+    closing: bool = False  # a close was asked for while a turn was open: closed at the next idle (semantics M9)
     seq: int = 0
     time: int = 0
     status: Status = Status.IDLE
     idle_seq: int = 0  # seq of the last published idle, 0 when none was
     messages: dict[str, Message] = field(default_factory=dict)
     waiting: dict[str, Message] = field(default_factory=dict)  # those that are queued
+    waiting_bytes: int = 0  # what their bodies take
     claimed: list[str] = field(default_factory=list)  # claimed and not settled, in the order they enter
     turn: int = 0
     step: int = 0
@@ -156,6 +168,10 @@ class Session:
         found = (message for message in self.waiting.values() if message.lane is lane and message.due)
         return sorted(found, key=lambda message: message.place)
 
+    def later(self) -> list[Message]:
+        """Queued messages of both lanes that are not due yet, in the order they were queued (semantics M11)."""
+        return sorted((m for m in self.waiting.values() if not m.due), key=lambda message: message.place)
+
 
 def retry_reason(retry_at: int, now: int) -> list[str]:
     """Why an agent runs that waits to call the model again (semantics S4). Times are the store's clock in ms."""
@@ -188,18 +204,21 @@ def _queued(session: Session, event: Event) -> None:
         body_seq=event.seq,
         place=event.seq,
         due=not_before is None or not_before <= event.time,
+        size=len(frame(data)),
         goal_id=goal_id,
         not_before=not_before,
         expires_at=data.get("expiresAt"),
     )
     session.waiting[data["messageId"]] = session.messages[data["messageId"]]
+    session.waiting_bytes += session.messages[data["messageId"]].size
     session.queued += 1
     if goal_id is not None:
         session.goal_message = data["messageId"]
 
 
 def _leave_queue(session: Session, message: Message) -> None:
-    session.waiting.pop(message.message_id, None)
+    if session.waiting.pop(message.message_id, None) is not None:
+        session.waiting_bytes -= message.size
     if session.goal_message == message.message_id:
         session.goal_message = None
 
@@ -247,7 +266,10 @@ def _admitted(session: Session, event: Event) -> None:
 
 
 def _replaced(session: Session, event: Event) -> None:
-    session.messages[event.data["messageId"]].body_seq = event.seq
+    message = session.messages[event.data["messageId"]]
+    message.body_seq, size = event.seq, len(frame(event.data))
+    session.waiting_bytes += size - message.size
+    message.size = size
 
 
 def _moved(session: Session, event: Event) -> None:
@@ -315,6 +337,7 @@ def _call_ended(session: Session, event: Event) -> None:
 def _cancel(session: Session, event: Event) -> None:
     if session.cancel is None and event.data.get("turn") == session.turn and session.open:
         session.cancel = event.data["cause"]
+    session.closing = session.closing or bool(event.data.get("closing"))
 
 
 def _goal(session: Session, event: Event) -> None:
@@ -329,7 +352,7 @@ def _usage(session: Session, event: Event) -> None:
 
 
 def _closed(session: Session, event: Event) -> None:
-    session.closed = True
+    session.closed, session.closing = True, False
 
 
 FOLD: dict[str, Callable[[Session, Event], None]] = {
@@ -390,12 +413,14 @@ def indexes(session: Session) -> dict[str, Any]:
         "cancel": session.cancel,
         "claimed": list(session.claimed),
         "closed": session.closed,
+        "closing": session.closing,
         "goal": session.goal,
         "goalMessage": session.goal_message,
         "goalRevision": session.goal_revision,
         "hold": session.hold,
         "idleSeq": session.idle_seq,
         "lanes": {str(lane): [message.message_id for message in session.lane(lane)] for lane in Lane},
+        "later": [message.message_id for message in session.later()],
         "messages": {message.message_id: message_index(message) for message in session.messages.values()},
         "onFailure": session.on_failure,
         "phase": str(session.phase),
@@ -408,6 +433,7 @@ def indexes(session: Session) -> dict[str, Any]:
         "time": session.time,
         "turn": session.turn,
         "usage": dict(session.usage),
+        "waitingBytes": session.waiting_bytes,
     }
 
 
@@ -415,9 +441,13 @@ def message_index(message: Message) -> dict[str, Any]:
     """One message's index by its names."""
     return {
         "bodySeq": message.body_seq,
+        "due": message.due,
+        "expiresAt": message.expires_at,
         "lane": str(message.lane),
+        "notBefore": message.not_before,
         "place": message.place,
         "queuedSeq": message.queued_seq,
+        "size": message.size,
         "state": str(message.state),
         "step": message.step,
         "turn": message.turn,

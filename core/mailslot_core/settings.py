@@ -35,6 +35,10 @@ class StoreSettings(BaseSettings):
     pending_max: int = Field(
         10_000, ge=1, le=1_000_000, description="queued messages of one session before 429 queue-full"
     )
+    pending_bytes_max: int = Field(64 * 1024 * 1024, ge=2 * 1024 * 1024, description="bytes of their bodies, likewise")
+    crashes_max: int = Field(
+        3, ge=1, le=1_000, description="crashes of one turn before it is given up and its messages are dead letters"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
 
 

@@ -24,12 +24,16 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self
 
+from mailslot_core.errors import Refused
 from mailslot_core.goal import Change, Round
 from mailslot_core.inbox import Receipt, Submission
-from mailslot_core.session import Data, Event, Phase, Status
+from mailslot_core.session import Data, Event, Lane, MessageState, Phase, Status
 from mailslot_core.turn import Cancelled, Draft, End, Outcome, Then
 
 PENDING_MAX_DEFAULT = 10_000  # queued messages per session before submit answers `queue-full`
+PENDING_BYTES_MAX_DEFAULT = 64 * 1024 * 1024  # of their bodies, likewise
+DIGITS_MAX = 18  # of a number in a place or a letter's id
+CRASHES_MAX_DEFAULT = 3  # of one turn, before recovery gives it up (semantics R5)
 PAGE_BYTES_MAX = 8 * 1024 * 1024  # of event data in one page, about: what a reader holds in memory at once
 
 
@@ -111,16 +115,129 @@ class Level:
     conservation: int
     goal: Data | None
     usage: Data
+    hold: str | None = None  # the cause of the hold in force
+    closed: bool = False
+
+
+class Record(NamedTuple):
+    """What happened to a message, and never how a turn ended (semantics M6).
+
+    `cursor` is the seq of its `inbox/queued`; `turn` and `step` those that took it; `why` the cause of a cancellation
+    or the reason of a rejection or death. `held`: it waits behind a hold.
+    """
+
+    message_id: str
+    state: MessageState
+    lane: Lane
+    wake: bool
+    due: bool
+    held: bool
+    cursor: int
+    turn: int | None
+    step: int | None
+    why: str | None
+
+
+class Waiting(NamedTuple):
+    """A message that is not settled; `data` is its `inbox/queued` data with present content."""
+
+    record: Record
+    data: Data
+
+
+class Place(NamedTuple):
+    """Where a message stands among those that are not settled: the group, then the seq that orders it there."""
+
+    group: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.group}-{self.number}"
+
+    @classmethod
+    def read(cls, text: str) -> Place:
+        """The place that a page ended with. Refused: `bad-input`."""
+        return cls(*_numbers(text, 2))
+
+
+CLAIMED, NEXT_STEP, NEXT_TURN, LATER = range(4)  # the groups, in the order in which they enter
+
+
+class LetterId(NamedTuple):
+    """What a dead letter is called: when it was kept, and where. It sorts as letters were kept."""
+
+    time: int
+    number: int
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.time}-{self.number}-{self.partition}"
+
+    @classmethod
+    def read(cls, text: str) -> LetterId:
+        """The id that a door was given. Refused: `bad-input`."""
+        return cls(*_numbers(text, 3))
+
+
+def _numbers(text: str, count: int) -> list[int]:
+    parts = text.split("-")
+    if len(parts) != count or not all(part.isascii() and part.isdigit() and len(part) <= DIGITS_MAX for part in parts):
+        raise Refused("bad-input", f"{text!r} is no place in this list")
+    return [int(part) for part in parts]
+
+
+class QueuePage(NamedTuple):
+    """Some unsettled messages of a session in the order they will enter; `next` is where the next page goes on."""
+
+    messages: tuple[Waiting, ...]
+    next: str | None
+
+
+class Closing(NamedTuple):
+    """`closed` is False while a turn still ends. `erased`: nothing of the session is kept any more; `events` and
+    `messages` say how many of each are gone."""
+
+    closed: bool
+    cursor: int
+    erased: bool = False
+    events: int = 0
+    messages: int = 0
+
+
+class DeadMessage(NamedTuple):
+    """A message of a dead letter, and its state by now; None when nothing is known of it any more."""
+
+    message_id: str
+    state: MessageState | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A turn that was given up, and the messages that died with it (semantics R5). `time` is the store's, in ms."""
+
+    letter_id: str
+    session_id: str
+    turn: int
+    reason: str
+    attempts: int
+    time: int
+    messages: tuple[DeadMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What one sweep found: leases that had lapsed, running sessions that nobody would have served (R1), and message
-    records whose window was over (M3)."""
+    """What one sweep found: leases that had lapsed, running sessions that nobody would have served (R1), message
+    records whose window was over (M3), messages that became due or expired (M11), and sessions that were erased."""
 
     lapsed: int = 0
     repaired: int = 0
     forgotten: int = 0
+    due: int = 0
+    expired: int = 0
+    erased: int = 0
+
+    def __add__(self, other: Swept) -> Swept:
+        return Swept(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
 
 class Page(list[Event]):
@@ -194,14 +311,48 @@ class Store(Protocol):
         """The message is in the ledger exactly once, and the agent runs if the message wakes it (M1, M3, S2).
 
         A missing session is made with `created`; when that is None it is refused `not-found`. Also refused:
-        `conflict` (same id, other body), `closed`, `queue-full`.
+        `conflict` (same id, other body), `closed`, `expired` (its time is over), `queue-full`, and by the submission's
+        own conditions `busy`, `idle`, `turn-mismatch` (U5, M8).
         """
         ...
 
-    async def cancel(self, session_id: str, *, cause: str, turn: int | None = None) -> Cancelled:
+    async def cancel(self, session_id: str, *, cause: str, queue: str = "keep", turn: int | None = None) -> Cancelled:
         """A cancel of the open turn is recorded and its owner told, or there was nothing to cancel (C1-C3).
 
-        The queue is kept. Refused: `not-open`, `not-found`.
+        `queue` says what became of what was queued: kept, on hold, or cancelled (`clear`). Refused: `not-open`,
+        `not-found`.
+        """
+        ...
+
+    async def replace(self, session_id: str, message_id: str, content: list[Any]) -> Record:
+        """The queued message has this content, in its old place (M7). Refused: `not-found`, `already-claimed`,
+        `already-settled`, `queue-full` (bytes)."""
+        ...
+
+    async def withdraw(self, session_id: str, message_id: str) -> Record:
+        """The queued message is cancelled (M7, S6). Refused: `not-found`, `already-claimed`, `already-settled`."""
+        ...
+
+    async def move(self, session_id: str, message_id: str) -> Record:
+        """The queued message steers: it is due, last in next-step, and no hold is in force (M7, S7). Refused:
+        `not-found`, `already-claimed`, `already-settled`."""
+        ...
+
+    async def release(self, session_id: str) -> int:
+        """No hold is in force and what waited behind it wakes the agent; the newest seq (S7). Refused: `not-held`,
+        `not-found`."""
+        ...
+
+    async def close_session(self, session_id: str, *, erase: bool = False) -> Closing:
+        """The session takes nothing more: its turn is cancelled, its queue cleared, and it is closed at once or at its
+        next idle (M9). With `erase`, nothing of it is kept once it is closed. Refused: `not-found`."""
+        ...
+
+    async def redrive(self, letter_id: str) -> tuple[Receipt, ...]:
+        """The messages of a dead letter that are dead are queued again, each with its id (R5).
+
+        Refused: `not-found`, `not-dead` (none is, any more), `not-allowed` (they are rounds of a goal: resume that),
+        `closed`, `queue-full`.
         """
         ...
 
@@ -213,7 +364,8 @@ class Store(Protocol):
 
     async def acquire(self, partition: int, owner: str, call: int, lease_ms: int) -> Grant | None:
         """`owner` leases the longest-ready session of the partition and its turn is open (T2, R1, R3), or None:
-        nothing there was ready. Sessions with nothing to do are dropped from the ready queue without a trace."""
+        nothing there was ready. Sessions with nothing to do are dropped from the ready queue without a trace. A turn
+        that has crashed too often is given up on the way, with a dead letter, and its session goes on (R5)."""
         ...
 
     async def take(self, lease: Lease, call: int) -> Grant:
@@ -250,7 +402,8 @@ class Store(Protocol):
 
     async def sweep(self, partition: int, *, forget_after_ms: int) -> Swept:
         """Lapsed leases are taken away and their sessions ready again; each running session is leased or ready (R1).
-        Message records settled longer ago than `forget_after_ms` are dropped (M3)."""
+        What became due or expired says so (M11). Message records settled longer ago than `forget_after_ms` are dropped
+        (M3), but for those of dead messages; so are dead letters as old of which nothing is dead any more."""
         ...
 
     # -- goals ------------------------------------------------------------------------------------------------
@@ -267,6 +420,20 @@ class Store(Protocol):
 
     async def level(self, session_id: str) -> Level | None:
         """The session's indexes as they are now; None when there is no such session."""
+        ...
+
+    async def message(self, session_id: str, message_id: str) -> Record | None:
+        """The message's own record (M6); None when there is none, or its window is over (M3)."""
+        ...
+
+    async def queue(self, session_id: str, *, after: str, limit: int) -> QueuePage:
+        """Up to `limit` unsettled messages, fewer when their bodies come to more than about PAGE_BYTES_MAX: claimed
+        ones, then next-step, next-turn, then those not yet due. `after` is the `next` of the page before, at first
+        empty. Refused: `not-found`."""
+        ...
+
+    async def dead(self, *, after: str, limit: int) -> list[DeadLetter]:
+        """Up to `limit` dead letters kept after the one of this id, oldest first."""
         ...
 
     async def indexes(self, session_id: str) -> Data | None:

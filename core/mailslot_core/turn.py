@@ -333,6 +333,21 @@ def _to_queue(act: Act, queue: str) -> None:
         activity.hold(act, "cancel")
 
 
+def close_session(act: Act) -> bool:
+    """Stop the open turn, cancel what is queued, and close the session once it rests; true when it is closed now
+    (semantics M9). Closing twice changes nothing."""
+    session = act.session
+    if session.closed or session.closing:
+        return session.closed
+    if session.open:
+        act.append("cancel/requested", {"cause": "user", "queue": "clear", "turn": session.turn, "closing": True})
+    inbox.clear(act, "closed")
+    goal.pause(act, "closed")
+    if activity.rest(act):
+        act.append("session/closed", {"cause": "closed"})
+    return session.closed
+
+
 # -- recovering ---------------------------------------------------------------------------------------------
 
 
@@ -342,12 +357,27 @@ def recover(act: Act, reason: str) -> None:
     act.append("turn/recovered", {"turn": act.session.turn, "attempt": attempt, "reason": reason})
 
 
-def give_up(act: Act, error: Data) -> None:
-    """Close a turn that crashed too often: results for open calls, `step/end`, M10, `turn/end` (semantics R5)."""
+# What stands for the result of a call that has none (semantics R3, R5, C4), by how far the call was.
+NO_RESULT: dict[str, dict[str, str]] = {
+    "started": {"code": "TOOL_OUTCOME_UNKNOWN", "message": "the call was started and its outcome is not known"},
+    "asked": {"code": "ABORTED_BEFORE_DISPATCH", "message": "the turn was aborted before the call was started"},
+}
+
+
+def spent(session: Session, reason: str, crashes_max: int) -> bool:
+    """Whether the crash that a new owner finds is the open turn's last one (semantics R5)."""
+    return session.open and reason == "crash" and session.attempt >= crashes_max
+
+
+def give_up(act: Act) -> bool:
+    """Close a turn that crashed too often: results for open calls, `step/end`, M10, `turn/end` (semantics R5); a
+    recorded cancel wins. False when one did: then nothing died."""
     session = act.session
-    for call_id in list(session.calls):
-        data = {"turn": session.turn, "step": session.step, "callId": call_id, "content": "", "error": error}
-        act.append("tool/result", data)
+    aborted = session.cancel is not None
+    for call_id, state in sorted(session.calls.items()):
+        data = {"turn": session.turn, "step": session.step, "callId": call_id, "content": ""}
+        act.append("tool/result", {**data, "error": NO_RESULT[state]})
     if session.phase in (Phase.OPEN, Phase.ANSWERED):
         act.append("step/end", {"turn": session.turn, "step": session.step})
     close(act, End({"kind": "interrupted"}))
+    return not aborted

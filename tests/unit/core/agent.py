@@ -12,13 +12,13 @@ from typing import Any, Final, TypeVar
 
 from mailslot_contracts import render
 from mailslot_core import activity, goal, inbox, turn
-from mailslot_core.inbox import Receipt, Submission
+from mailslot_core.inbox import Receipt, Room, Submission
 from mailslot_core.session import Act, Data, Event, Session
 from mailslot_core.turn import Cancelled, Draft, Outcome, Then
 from tests.conformance.dialogue import BIRTH, ending, message, text
 
 NOW_MS: Final = 1_764_554_400_000
-DEPTH_MAX: Final = 100
+ROOM: Final = Room(100, 1_000_000)
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Agent:
     # -- doors ------------------------------------------------------------------------------------------------
 
     def submit(self, submission: Submission) -> Receipt:
-        return self.do(lambda act: inbox.submit(act, submission, depth_max=DEPTH_MAX))
+        return self.do(lambda act: inbox.submit(act, submission, room=ROOM))
 
     def prompt(self, message_id: str, **more: Any) -> Receipt:
         return self.say(message_id, "queue", **more)
@@ -124,8 +124,7 @@ class Agent:
         self.do(lambda act: turn.recover(act, reason))
 
     def give_up(self) -> None:
-        error = {"code": "TOOL_OUTCOME_UNKNOWN", "message": "the turn was given up"}
-        self.do(lambda act: turn.give_up(act, error))
+        self.do(turn.give_up)
 
     # -- facts ------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from mailslot_core.errors import Refused
 from mailslot_core.inbox import DOOR_SOURCES, Submission
 from mailslot_core.session import MessageState, Session
 from tests.conformance.dialogue import message, text
-from tests.unit.core.agent import DEPTH_MAX, NOW_MS, Agent
+from tests.unit.core.agent import ROOM, NOW_MS, Agent
 
 CHANGES: dict[str, Callable[[Agent, str], object]] = {
     "withdraw": lambda agent, name: agent.withdraw(name),
@@ -43,7 +43,7 @@ def test_a_closed_session_takes_nothing() -> None:
 
 def test_a_full_queue_takes_nothing_more() -> None:
     agent = Agent()
-    for number in range(DEPTH_MAX):
+    for number in range(ROOM.messages_max):
         agent.inject(f"m{number}")
     assert code_of(lambda: agent.prompt("A")) == "queue-full"
     agent.withdraw("m0")
