@@ -9,9 +9,11 @@ from tests.unit.repository.correlation import pairings
 from tests.unit.repository.tree import name, texts
 
 CANCEL: Final = "services/mailslot_services/ingest/sessions.py"
+CHECKER: Final = "services/mailslot_services/verify/turn.py"
 EXCEPTIONS: Final = {
     (CANCEL, "cancel_turn", 2): "a cancel names a turn, not a message (C3), and `wait` asks for the end of that turn",
     (CANCEL, "_has_ended", 2): "the same wait",
+    (CHECKER, "turn_end", 2): "a ledger is checked: whether the turn that ends is the one that is open",
 }
 """(file, function, shape) -> what allows it. No exception is made for shapes 1 and 3, but for the ACP slot (U8)."""
 
