@@ -118,9 +118,9 @@ class StoreReceipt(Answer):
     """What one store had of a session: whether it is gone from there, and how much that was."""
 
     erased: bool
-    events: Count
-    messages: Count
-    """Those that a record was still kept of."""
+    events: Count | None = None
+    messages: Count | None = None
+    """Those that a record was still kept of. Both are absent when somebody else erased it while this call waited."""
 
 
 class EraseAnswer(Answer):

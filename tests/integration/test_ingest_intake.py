@@ -207,6 +207,27 @@ async def test_a_faststream_request_that_is_refused_is_answered_with_the_problem
         assert it.outside.xlen(INTAKE_DEAD) == 0
 
 
+async def test_an_entry_takes_the_options_of_a_prompt_and_its_sender_is_told_the_refusal(clean_server: Server) -> None:
+    later = 4_000_000_000_000
+    async with door(clean_server) as it, publisher(clean_server) as broker:
+        body = {"sessionId": "s", "content": "a", "messageId": "m", "notBefore": later, "expiresAt": later + 1}
+        assert await request(broker, body) == {"messageId": "m"}
+        (queued,) = (await it.store.queue("s", after="", limit=10)).messages
+        assert (queued.record.due, queued.data["notBefore"], queued.data["expiresAt"]) == (False, later, later + 1)
+        assert await request(broker, {"sessionId": "s", "content": "a", "messageId": "n"}) == {"messageId": "n"}
+        steer = {"sessionId": "s", "content": "a", "delivery": "steer"}
+        for refused, code in [
+            ({"sessionId": "s", "content": "a", "ifBusy": "reject"}, "busy"),
+            ({**steer, "expectTurn": 7}, "turn-mismatch"),
+            ({"sessionId": "rests", "content": "a", "delivery": "steer", "ifIdle": "reject"}, "idle"),
+            ({"sessionId": "s", "content": "a", "expiresAt": 1}, "expired"),
+        ]:
+            answer: Any = await request(broker, refused)
+            assert answer["code"] == code
+        await it.handled()
+        assert it.outside.xlen(INTAKE_DEAD) == 0
+
+
 async def test_a_plain_entry_is_answered_in_plain_json(clean_server: Server) -> None:
     async with door(clean_server) as it:
         with it.outside.pubsub(ignore_subscribe_messages=True) as replies:  # type: ignore[no-untyped-call]

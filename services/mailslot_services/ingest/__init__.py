@@ -4,7 +4,7 @@
     route      every address and method         letter     one entry of it: opened, answered
     request    what a request says              fanout     one reader of a session, many followers
     admission  from a prompt to the store       problem    errors as problems
-    sessions, prompts, events, goals, health, page: the handlers
+    sessions, closing, prompts, messages, dead, events, goals, health, page: the handlers
 
 `mailslot ingest --help` lists its options.
 """

@@ -4,6 +4,7 @@
 
 Rule 1: the receipt says what the store said, and nothing when the store said nothing (semantics M1).
 Rule 2: whatever the door, the same prompt is the same message: the fingerprint is of its body alone (semantics M3).
+Rule 3: what a prompt makes its submit depend on is decided by the store, in the act that would queue it (semantics U5).
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ def new_id(clock: Clock) -> str:
     return uuid7(clock.now_ms(), secrets.token_bytes(UUID7_RANDOM_BYTES))
 
 
-def created(agent: str | None = None, metadata: Mapping[str, object] | None = None) -> Data:
+def created(
+    agent: str | None = None, metadata: Mapping[str, object] | None = None, on_failure: str = "continue"
+) -> Data:
     """The data of `session/created` for a session that a door makes."""
     return {
         "agent": agent or DEFAULT_AGENT,
-        "onFailure": "continue",
+        "onFailure": on_failure,
         "depth": 0,
         "metadata": dict(metadata or {}),
     }
@@ -47,10 +50,20 @@ def submission(message_id: str, prompt: Prompt) -> Submission:
         "wake": placement.wake,
         "content": body["content"],
         "source": body["source"],
+        **prompt.times(),
     }
     if prompt.metadata:
         data["metadata"] = prompt.metadata
-    return Submission(message_id, Lane(placement.lane), placement.wake, data, body_fingerprint(body).hex())
+    return Submission(
+        message_id,
+        Lane(placement.lane),
+        placement.wake,
+        data,
+        body_fingerprint(body).hex(),
+        if_busy=prompt.if_busy is not None,
+        if_idle=prompt.if_idle is not None,
+        expect_turn=prompt.expect_turn,
+    )
 
 
 class Admission:

@@ -12,6 +12,7 @@ import logging
 from typing import Final
 
 from mailslot_core.store import Store
+from mailslot_services.ingest.door import level_or_none
 from mailslot_services.ingest.metric import Metrics
 
 AUDIT_COUNT: Final = 500
@@ -38,7 +39,8 @@ class Audit:
 
     async def _look(self) -> None:
         names = await self._store.sessions(after=self._after, limit=AUDIT_COUNT)
-        for name, level in zip(names, await asyncio.gather(*map(self._store.level, names)), strict=True):
+        levels = await asyncio.gather(*(level_or_none(self._store, name) for name in names))
+        for name, level in zip(names, levels, strict=True):
             if level is not None and level.conservation:
                 log.error("conservation broken", extra={"session": name, "conservation": level.conservation})
                 self._missing += abs(level.conservation)

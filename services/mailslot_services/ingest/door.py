@@ -7,15 +7,18 @@ Route table --> Endpoint(request) --> handler(door, request) --> Response
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
+from msgpack import UnpackException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mailslot_contracts import BadInput, encode_json
+from mailslot_contracts import encode_json
 from mailslot_core.clock import Clock
-from mailslot_core.errors import Refused
+from mailslot_core.errors import Refused, StoreFault
 from mailslot_core.settings import IngestSettings
 from mailslot_core.store import Level, Store
 from mailslot_services.ingest.admission import Admission
@@ -46,6 +49,11 @@ class Door:
 
 Handler = Callable[[Door, Request], Awaitable[Response]]
 
+UNREADABLE: Final = (LookupError, ValueError, TypeError, UnpackException)
+"""What reading indexes ends in that are not what this version writes."""
+
+log = logging.getLogger("mailslot.ingest")
+
 
 def answer(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON answer."""
@@ -58,6 +66,17 @@ async def level_of(door: Door, session_id: str) -> Level:
     if level is None:
         raise Refused("not-found", f"there is no session {session_id}")
     return level
+
+
+async def level_or_none(store: Store, session_id: str) -> Level | None:
+    """The session's level; None when there is none, or when it cannot be read because its indexes are damaged: that is
+    logged, and does not spoil a list of sessions."""
+    try:
+        return await store.level(session_id)
+    except (StoreFault, *UNREADABLE) as error:
+        cause = f"{type(error).__name__}: {error}"
+        log.warning("a session is damaged; mailslot doctor says more", extra={"session": session_id, "cause": cause})
+        return None
 
 
 def level_wire(level: Level) -> dict[str, object]:
@@ -76,10 +95,8 @@ def level_wire(level: Level) -> dict[str, object]:
         wire["turn"] = level.turn
     if level.goal is not None:
         wire["goal"] = level.goal
+    if level.hold is not None:
+        wire["hold"] = level.hold
+    if level.closed:
+        wire["closed"] = True
     return wire
-
-
-def only_continue(on_failure: str) -> None:
-    """This version has no holds, and says so instead of taking a word it would not keep."""
-    if on_failure != "continue":
-        raise BadInput(f"onFailure: {on_failure} is not supported by this version; only continue is")

@@ -35,7 +35,7 @@ from mailslot_contracts import (
 )
 from mailslot_contracts.problems import CodecError
 from mailslot_services.broker import Arrival
-from mailslot_services.ingest.limit import DEAD_DATA_BYTES_MAX
+from mailslot_services.ingest.limit import DEAD_DATA_BYTES_MAX, RETRIES
 
 ENVELOPE: Final = b"__data__"
 DATA: Final = b"data"
@@ -76,10 +76,11 @@ class Verdict:
 
     @property
     def dead(self) -> bool:
-        """It goes to the dead letters: it was no prompt at all, or nobody waits for the problem."""
+        """It goes to the dead letters: it was no prompt at all, was tried in vain, or nobody waits for the problem."""
         if self.problem is None:
             return False
-        return self.problem.code in NEVER_A_MESSAGE or self.letter.reply_to is None or self.problem.retryable
+        code = self.problem.code
+        return code in NEVER_A_MESSAGE or code in RETRIES or self.letter.reply_to is None
 
 
 NEVER_A_MESSAGE: Final = frozenset({Code.BAD_INPUT, Code.TOO_LARGE, Code.INTERNAL})

@@ -46,13 +46,10 @@ MEDIA: dict[str, Any] = {
 }
 """Schemas of what is not JSON."""
 
-SESSION_PARAMETER = {
-    "name": "sid",
-    "in": "path",
-    "required": True,
-    "description": f"the session's id: 1 to {ID_BYTES_MAX} bytes of UTF-8 without control characters",
-    "schema": {"type": "string", "minLength": 1, "maxLength": ID_BYTES_MAX},
-}
+PATH_PARAMETERS = {"sid": "the session's id", "mid": "the message's id", "id": "the letter's id"}
+"""What stands between braces in a path."""
+
+ID_RULE = f"1 to {ID_BYTES_MAX} bytes of UTF-8 without control characters"
 
 
 def document(resources: Sequence[Resource]) -> dict[str, Any]:
@@ -98,10 +95,21 @@ def _key(body: Any, mode: Mode) -> Key:
 
 
 def _path(resource: Resource, found: dict[Key, Any]) -> dict[str, Any]:
-    path: dict[str, Any] = {"parameters": [SESSION_PARAMETER]} if "{sid}" in resource.path else {}
+    named = [_path_parameter(name) for name in PATH_PARAMETERS if f"{{{name}}}" in resource.path]
+    path: dict[str, Any] = {"parameters": named} if named else {}
     for method, operation in resource.methods.items():
         path[method.lower()] = _operation(resource, operation, found)
     return path
+
+
+def _path_parameter(name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "description": f"{PATH_PARAMETERS[name]}: {ID_RULE}",
+        "schema": {"type": "string", "minLength": 1, "maxLength": ID_BYTES_MAX},
+    }
 
 
 def _operation(resource: Resource, operation: Operation, found: dict[Key, Any]) -> dict[str, Any]:
@@ -126,6 +134,9 @@ def _operation(resource: Resource, operation: Operation, found: dict[Key, Any]) 
 def _tag(path: str) -> str:
     if not path.startswith("/v1/"):
         return "service"
+    for tag in ("dead", "messages"):
+        if f"/{tag}" in path:
+            return tag
     return path.rsplit("/", 1)[1] if path.endswith(("goal", "events", "idle")) else "sessions"
 
 

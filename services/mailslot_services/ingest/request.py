@@ -44,11 +44,25 @@ _SWITCH = {"1": True, "true": True, "0": False, "false": False}
 
 def session_id(request: Request) -> str:
     """The session that the path names."""
+    return _segment(request, "sid", "sessionId")
+
+
+def message_id(request: Request) -> str:
+    """The message that the path names."""
+    return _segment(request, "mid", "messageId")
+
+
+def letter_id(request: Request) -> str:
+    """The dead letter that the path names."""
+    return _segment(request, "id", "letterId")
+
+
+def _segment(request: Request, part: str, what: str) -> str:
     try:
-        name = unquote_to_bytes(request.path_params["sid"]).decode()
+        name = unquote_to_bytes(request.path_params[part]).decode()
     except UnicodeDecodeError as error:
-        raise BadInput(f"sessionId is not UTF-8 at byte {error.start}") from None
-    return check_id(name, "sessionId")
+        raise BadInput(f"{what} is not UTF-8 at byte {error.start}") from None
+    return check_id(name, what)
 
 
 def idempotency_key(request: Request) -> str | None:

@@ -1,13 +1,19 @@
 """The table of contents of the HTTP door: every address, every method, and what the documentation says about it.
 
     /v1/sessions                      POST create    GET list
-    /v1/sessions/{sid}                GET level
+    /v1/sessions/{sid}                GET level      DELETE erase
+    /v1/sessions/{sid}/close          POST
     /v1/sessions/{sid}/prompt         POST
     /v1/sessions/{sid}/prompts        POST a batch
+    /v1/sessions/{sid}/messages       GET the queue
+    /v1/sessions/{sid}/messages/{mid} GET PATCH DELETE
     /v1/sessions/{sid}/events         GET stream or page
     /v1/sessions/{sid}/idle           GET long poll
     /v1/sessions/{sid}/cancel         POST
+    /v1/sessions/{sid}/release        POST
     /v1/sessions/{sid}/goal           PUT GET PATCH DELETE
+    /v1/dead                          GET list
+    /v1/dead/{id}/redrive             POST
     /healthz /readyz /metrics /openapi.json /docs /asyncapi /
 
 Rule 1: an address is one `Resource`; a method it does not have is 405 with the methods that it has.
@@ -29,18 +35,25 @@ from mailslot_contracts import (
     BATCH_COUNT_MAX,
     Cancel,
     CancelAnswer,
+    CloseAnswer,
     Code,
     ContractError,
+    DeadPage,
+    EraseAnswer,
     EventPage,
     Goal,
     GoalPatch,
     GoalPut,
     IdleAnswer,
     LevelPage,
+    MessagePatch,
+    MessageRecord,
     Problem,
     Prompt,
     PromptBatchItem,
+    QueuePage,
     Receipt,
+    Redriven,
     SessionAnswer,
     SessionCreate,
 )
@@ -52,7 +65,7 @@ from mailslot_contracts.protocol import (
 )
 from mailslot_contracts.status import Level
 from mailslot_core.errors import CoreError
-from mailslot_services.ingest import events, goals, health, page, prompts, sessions
+from mailslot_services.ingest import closing, dead, events, goals, health, messages, page, prompts, sessions
 from mailslot_services.ingest.door import Door, Handler
 from mailslot_services.ingest.problem import problem_of, problem_response
 from mailslot_services.ingest.request import check_query, discard
@@ -119,7 +132,12 @@ class Resource:
 _SEQ = {"type": "integer", "minimum": 0}
 _READ = (Code.BAD_INPUT, Code.NOT_FOUND, Code.STORE_REFUSED, Code.OUTCOME_UNKNOWN)
 _WRITE = (*_READ, Code.TOO_LARGE)
-_SUBMIT = (*_WRITE, Code.CLOSED, Code.CONFLICT, Code.QUEUE_FULL)
+_SUBMIT = (
+    *_WRITE,
+    *(Code.EXPIRED, Code.BUSY, Code.IDLE, Code.TURN_MISMATCH),
+    *(Code.CLOSED, Code.CONFLICT, Code.QUEUE_FULL),
+)
+_CHANGE = (Code.ALREADY_CLAIMED, Code.ALREADY_SETTLED)
 _GOAL = (*_WRITE, Code.CLOSED, Code.NOT_ALLOWED, Code.REVISION)
 
 _LIMIT = {"type": "integer", "minimum": 1, "maximum": PAGE_COUNT_MAX, "default": PAGE_COUNT_DEFAULT}
@@ -195,7 +213,77 @@ SESSION = Resource(
             "How the whole agent stands",
             {200: Reply("the level, with the seq it was read at", Level)},
             codes=_READ,
+        ),
+        "DELETE": Operation(
+            "eraseSession",
+            closing.erase_session,
+            "Close the session and erase everything of it",
+            {
+                200: Reply("nothing of it is kept; a receipt of each store", EraseAnswer),
+                202: Reply("its last turn still ends; it is erased after that", EraseAnswer),
+            },
+            parameters=(_timeout("wait", "seconds to wait for the last turn to end", 0),),
+            codes=_READ,
+        ),
+    },
+)
+
+CLOSE = Resource(
+    "/v1/sessions/{sid}/close",
+    {
+        "POST": Operation(
+            "closeSession",
+            closing.close_session,
+            "Close the session for good; its history stays readable",
+            {202: Reply("it takes no more messages; whether it is closed already", CloseAnswer)},
+            codes=_READ,
         )
+    },
+)
+
+QUEUE = Resource(
+    "/v1/sessions/{sid}/messages",
+    {
+        "GET": Operation(
+            "readQueue",
+            messages.read_queue,
+            "What waits in the session's inbox, both lanes, in order",
+            {200: Reply("a page; `next` is the `after` of the next one, null on the last", QueuePage)},
+            parameters=(
+                Parameter("state", "which messages: those that are queued or claimed", {"enum": list(messages.STATES)}),
+                Parameter("after", "the `next` of the page before", {"type": "string", "maxLength": 200}),
+                Parameter("limit", "messages in the page", _LIMIT),
+            ),
+            codes=_READ,
+        )
+    },
+)
+
+MESSAGE = Resource(
+    "/v1/sessions/{sid}/messages/{mid}",
+    {
+        "GET": Operation(
+            "readMessage",
+            messages.read_message,
+            "What happened to the message",
+            {200: Reply("the message's own record", MessageRecord)},
+            codes=_READ,
+        ),
+        "PATCH": Operation(
+            "changeMessage",
+            messages.change_message,
+            "Replace the content of a queued message, or steer with it",
+            {200: Reply("the record, changed", MessageRecord)},
+            body=MessagePatch,
+            codes=(*_WRITE, *_CHANGE, Code.QUEUE_FULL),
+        ),
+        "DELETE": Operation(
+            "withdrawMessage",
+            messages.withdraw_message,
+            "Take a queued message back",
+            {200: Reply("the record, cancelled", MessageRecord)},
+            codes=(*_READ, *_CHANGE),
+        ),
     },
 )
 
@@ -270,12 +358,55 @@ CANCEL = Resource(
         "POST": Operation(
             "cancelTurn",
             sessions.cancel_turn,
-            "Stop the open turn; what is queued stays queued",
+            "Stop the open turn; what is queued is kept, held or cancelled",
             {202: Reply("what the cancel came to, and what is still queued", CancelAnswer)},
             body=Cancel,
             body_required=False,
             parameters=(_timeout("wait", "seconds to wait for the turn to end", 0),),
             codes=(*_WRITE, Code.NOT_OPEN),
+        )
+    },
+)
+
+RELEASE = Resource(
+    "/v1/sessions/{sid}/release",
+    {
+        "POST": Operation(
+            "releaseQueue",
+            sessions.release_queue,
+            "End a hold",
+            {200: Reply("what is queued wakes the agent again; the newest seq", SessionAnswer)},
+            codes=(*_READ, Code.NOT_HELD),
+        )
+    },
+)
+
+DEAD = Resource(
+    "/v1/dead",
+    {
+        "GET": Operation(
+            "listDead",
+            dead.list_dead,
+            "Turns that were given up, with the messages that died with them",
+            {200: Reply("a page; `next` is the `after` of the next one, null on the last", DeadPage)},
+            parameters=(
+                Parameter("after", "letters later than the one of this id", {"type": "string", "maxLength": 200}),
+                Parameter("limit", "letters in the page", _LIMIT),
+            ),
+            codes=(Code.BAD_INPUT, Code.STORE_REFUSED, Code.OUTCOME_UNKNOWN),
+        )
+    },
+)
+
+REDRIVE = Resource(
+    "/v1/dead/{id}/redrive",
+    {
+        "POST": Operation(
+            "redriveLetter",
+            dead.redrive_letter,
+            "Queue the letter's dead messages again",
+            {202: Reply("they are durably queued", Redriven)},
+            codes=(*_READ, Code.NOT_DEAD, Code.NOT_ALLOWED, Code.CLOSED, Code.QUEUE_FULL),
         )
     },
 )
@@ -328,8 +459,14 @@ def resources() -> tuple[Resource, ...]:
         IDLE,
         CANCEL,
         PROMPTS,
+        MESSAGE,
+        QUEUE,
+        RELEASE,
         SESSIONS,
         GOAL,
+        CLOSE,
+        DEAD,
+        REDRIVE,
         _get("/healthz", "healthz", health.healthz, "Whether the process lives", (200, Reply("it does"))),
         _get(
             "/readyz",

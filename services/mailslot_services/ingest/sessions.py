@@ -1,9 +1,9 @@
-"""Sessions: make one, list them, read one's level, stop its turn."""
+"""Sessions: make one, list them, read one's level, stop its turn, end its hold."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,7 +13,7 @@ from mailslot_contracts.protocol import IDLE_TIMEOUT_S_MAX, PAGE_COUNT_DEFAULT, 
 from mailslot_core.session import Status
 from mailslot_core.turn import Cancelled
 from mailslot_services.ingest.admission import created, new_id
-from mailslot_services.ingest.door import Door, answer, level_of, level_wire, only_continue
+from mailslot_services.ingest.door import Door, answer, level_of, level_or_none, level_wire
 from mailslot_services.ingest.request import Query, read_json_or_empty, session_id
 
 SCAN_COUNT: Final = 200
@@ -26,9 +26,8 @@ SCANS_MAX: Final = 25
 async def create_session(door: Door, request: Request) -> Response:
     """The session is there: 201 when it is new, 200 when it was there with the same body."""
     wanted = read(SessionCreate, await read_json_or_empty(request, door.settings.body_bytes_max))
-    only_continue(wanted.on_failure)
     name = wanted.session_id or new_id(door.clock)
-    made = await door.store.create(name, created(wanted.agent, wanted.metadata))
+    made = await door.store.create(name, created(wanted.agent, wanted.metadata, wanted.on_failure))
     return answer({"sessionId": name, "cursor": made.cursor}, 201 if made.fresh else 200)
 
 
@@ -41,7 +40,7 @@ async def list_sessions(door: Door, request: Request) -> Response:
     for _ in range(SCANS_MAX):
         count = min(SCAN_COUNT, limit - len(found)) if status is None else SCAN_COUNT
         names = await door.store.sessions(after=after, limit=count)
-        levels = await asyncio.gather(*(door.store.level(name) for name in names))
+        levels = await asyncio.gather(*(level_or_none(door.store, name) for name in names))
         more = len(names) == count
         for name, level in zip(names, levels, strict=True):
             if len(found) == limit:
@@ -61,11 +60,13 @@ async def read_session(door: Door, request: Request) -> Response:
 
 
 async def cancel_turn(door: Door, request: Request) -> Response:
-    """A cancel of the open turn is recorded, or there was nothing to cancel. With `wait`, whether it has ended."""
+    """A cancel of the open turn is recorded, or there was nothing to cancel; what was queued is kept, held or cancelled
+    in the same act. With `wait`, whether the turn has ended."""
     name = session_id(request)
     wait_s = Query(request).seconds("wait", 0, IDLE_TIMEOUT_S_MAX)
     wanted = read(Cancel, await read_json_or_empty(request, door.settings.body_bytes_max))
-    cancelled = await door.store.cancel(name, cause=wanted.cause, turn=wanted.turn)
+    queue: Any = {} if wanted.queue == "keep" else {"queue": wanted.queue}
+    cancelled = await door.store.cancel(name, cause=wanted.cause, turn=wanted.turn, **queue)
     outcome = cancelled.outcome
     if wait_s and outcome == "requested" and await _has_ended(door, name, cancelled, wait_s):
         outcome = "settled"
@@ -73,6 +74,12 @@ async def cancel_turn(door: Door, request: Request) -> Response:
     if cancelled.turn is not None:
         wire["turn"] = cancelled.turn
     return answer(wire, 202)
+
+
+async def release_queue(door: Door, request: Request) -> Response:
+    """No hold is in force; what waited behind it wakes the agent."""
+    name = session_id(request)
+    return answer({"sessionId": name, "cursor": await door.store.release(name)})
 
 
 async def _has_ended(door: Door, name: str, cancelled: Cancelled, wait_s: float) -> bool:

@@ -131,7 +131,12 @@ def test_the_last_page_says_that_it_is_the_last() -> None:
     assert read(LevelPage, {"sessions": [LEVEL], "next": "s"}).wire() == {"sessions": [LEVEL], "next": "s"}
     assert read(QueuePage, {"messages": [QUEUED], "next": None}).wire() == {"messages": [QUEUED], "next": None}
     assert read(DeadPage, {"letters": [LETTER], "next": None}).wire() == {"letters": [LETTER], "next": None}
-    for page_of, body in ((EventPage, {"events": []}), (QueuePage, {"messages": []}), (DeadPage, {"letters": []})):
+    pages: list[tuple[type[Answer], Any]] = [
+        (EventPage, {"events": []}),
+        (QueuePage, {"messages": []}),
+        (DeadPage, {"letters": []}),
+    ]
+    for page_of, body in pages:
         with pytest.raises(ContractError, match="next: is missing"):
             read(page_of, body)
 
@@ -181,9 +186,11 @@ def test_what_is_no_list_of_prompts_is_no_batch(body: object) -> None:
 def test_no_answer_of_the_door_tells_how_a_turn_ended() -> None:
     absent = {"result", "finish_reason", "final_response", "stop_reason", "kind", "output"}
     answers: list[type[Answer]] = [SessionAnswer, Level, CancelAnswer, EventPage, IdleAnswer, CloseAnswer, EraseAnswer]
-    for model in (*answers, QueuePage, Redriven):
+    answers += [QueuePage, Redriven]
+    for model in answers:
         assert not {*absent, "reason"} & set(model.model_fields)
-    for model in (MessageRecord, QueuedMessage):
+    records: list[type[Answer]] = [MessageRecord, QueuedMessage]
+    for model in records:
         assert not absent & set(model.model_fields)
 
 

@@ -137,6 +137,11 @@ async def test_a_reply_speaks_as_its_letter_did() -> None:
         (Code.CLOSED, None, True),
         (Code.QUEUE_FULL, "r", True),
         (Code.STORE_REFUSED, None, True),
+        (Code.STORE_REFUSED, "r", True),
+        (Code.BUSY, "r", False),
+        (Code.BUSY, None, True),
+        (Code.EXPIRED, "r", False),
+        (Code.EXPIRED, None, True),
     ],
 )
 def test_which_letters_are_dead(code: Code, reply_to: str | None, dead: bool) -> None:
