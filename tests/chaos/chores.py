@@ -1,0 +1,64 @@
+"""The tools of the agents in `agents.toml`: they take time, stand still, or kill their worker, and keep a diary.
+
+The diary is a file with one line for each execution, so that a test can count executions whatever becomes of the
+worker.
+"""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+from mailslot.tools import tool
+
+DIARY = "MAILSLOT_CHAOS_DIARY"
+
+
+def note(line: str) -> None:
+    """One line, in one write, so that lines of several processes never mix."""
+    with Path(os.environ[DIARY]).open("a") as diary:
+        diary.write(f"{line} {os.getpid()}\n")
+
+
+@tool(effect="unsafe")
+def block(tag: str, seconds: float) -> str:
+    """Blocks its thread."""
+    note(f"block {tag}")
+    time.sleep(seconds)
+    return f"blocked for {tag}"
+
+
+@tool(effect="idempotent")
+def again(tag: str, seconds: float) -> str:
+    """May be done again."""
+    note(f"again {tag}")
+    time.sleep(seconds)
+    return f"done for {tag}"
+
+
+@tool(effect="readonly")
+def nap(tag: str, seconds: float) -> str:
+    """Takes a moment."""
+    note(f"nap {tag}")
+    time.sleep(seconds)
+    return f"napped for {tag}"
+
+
+@tool(effect="readonly", blocking=False, timeout_ms=60_000)
+def freeze(tag: str, seconds: float) -> str:
+    """Says that it is quick and stands on the event loop, while a thread of the same process is as lively as ever."""
+    note(f"freeze {tag}")
+    lively = threading.Thread(target=lambda: time.sleep(seconds), daemon=True)
+    lively.start()
+    if len(Path(os.environ[DIARY]).read_text().splitlines()) == 1:  # the first time only: the next owner finishes it
+        time.sleep(seconds)
+    return f"frozen for {tag}"
+
+
+@tool(effect="idempotent")
+def die(tag: str) -> str:
+    """Kills its worker, every time."""
+    note(f"die {tag}")
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "never"

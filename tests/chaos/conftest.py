@@ -1,0 +1,67 @@
+"""What scenarios share: their figures, which are printed as a table at the end, and the network they may break."""
+
+import os
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from tests.chaos import namespace as networks
+from tests.chaos.figure import Figure, table
+from tests.chaos.namespace import REQUIRED, Namespace
+from tests.chaos.stand import Stand, ready, stand
+
+FIGURES: Final = pytest.StashKey[list[Figure]]()
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Iterator[Figure]:
+    """The figures of this test. Its scenario is what its docstring begins with: `T8 (report): …`."""
+    words = (request.function.__doc__ or "").split()
+    assert words, "a scenario's docstring begins with its number"
+    assert words[0].startswith("T"), "a scenario's docstring begins with its number"
+    own = Figure(words[0].rstrip(":,"))
+    yield own
+    request.config.stash.setdefault(FIGURES, []).append(own)
+
+
+@pytest.fixture(scope="session")
+def calm_stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    with stand(tmp_path_factory.mktemp("calm")) as own:
+        own.ingest()
+        own.worker()
+        own.worker()
+        own.goals()
+        yield own
+
+
+@pytest.fixture
+async def calm(calm_stand: Stand) -> Stand:
+    """A stand on which no process is hurt, for scenarios that hurt connections or only come at a bad moment. Each uses
+    sessions whose names begin with its own number, and leaves them at rest."""
+    await ready(*calm_stand.services)
+    return calm_stand
+
+
+@pytest.fixture(scope="session")
+def network_trouble() -> str | None:
+    return networks.unable()
+
+
+@pytest.fixture
+def network(network_trouble: str | None) -> Iterator[Namespace]:
+    """A network of its own for a process."""
+    if network_trouble is not None:
+        if os.environ.get(REQUIRED) == "required":
+            pytest.fail(network_trouble, pytrace=False)
+        pytest.skip(network_trouble)
+    with networks.namespace() as own:
+        yield own
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    figures = config.stash.get(FIGURES, [])
+    if figures:
+        terminalreporter.section("chaos")
+        for line in table(figures):
+            terminalreporter.write_line(line)
