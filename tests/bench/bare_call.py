@@ -10,6 +10,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any, Final
 
+from mailslot_core.inbox import Room
 from mailslot_core.redis.functions import Functions
 from mailslot_core.redis.store import RedisStore
 from tests.bench.process import fresh_server, store_settings
@@ -21,7 +22,7 @@ from tests.servers import Server, ServerMissing
 PIPELINED: Final = 16
 UNIQUE: Final = "__rand_int__"  # redis-benchmark puts twelve digits in its place, other ones in every call
 UNIQUE_MAX: Final = 2**31 - 1
-DEPTH_MAX: Final = 1_000_000_000  # all calls go to one session, whose queue must not get full
+ROOM: Final = Room(1_000_000_000, 10**15)  # all calls go to one session, whose queue must not get full
 NOTHING: Final = "#!lua name=bench_nothing\nredis.register_function('nothing', function(keys, args) return 1 end)\n"
 
 
@@ -50,7 +51,7 @@ async def submit_call() -> tuple[Any, ...]:
 
     message = submission(UNIQUE)
     # a command line holds no NUL, which is how msgpack writes the depth 0
-    await Functions(call, PARTITIONS).submit(session_of(0), message, {**BORN, "depth": 1}, DEPTH_MAX)
+    await Functions(call, PARTITIONS).submit(session_of(0), message, {**BORN, "depth": 1}, ROOM)
     return sent[0]
 
 

@@ -124,9 +124,10 @@ class RedisWorld:
 
     async def everything(self, session_id: str) -> object:
         look, own = self.look, [self.key(session_id, name) for name in keys.SESSION_KEYS]
-        state, stream, turn, step, messages = own
-        lanes = [look.zrange(lane, 0, -1, withscores=True) for lane in (turn, step)]
-        queues = [look.zrange(self.partition_key(session_id, name), 0, -1) for name in ("ready", "active", "leases")]
+        state, stream, turn, step, messages, later = own
+        lanes = [look.zrange(lane, 0, -1, withscores=True) for lane in (turn, step, later)]
+        names = ("ready", "active", "leases", "due", "erase")
+        queues = [look.zrange(self.partition_key(session_id, name), 0, -1) for name in names]
         hashes = [sorted(look.hgetall(name).items()) for name in (state, messages)]
         return hashes, look.dump(stream), lanes, queues
 

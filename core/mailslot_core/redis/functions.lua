@@ -10,8 +10,8 @@
 -- Rule 4: function names carry the version, so old and new workers can run side by side. A changed meaning is a new name.
 -- Rule 5: event data that a caller made is passed through as bytes; only data made here is packed here.
 --
--- KEYS of a session act:  1 state  2 ledger  3 turn lane  4 step lane  5 messages, then those of its partition
--- KEYS of a partition:    ready active bell leases forget sessions idle goals counts slot
+-- KEYS of a session act:  1 state  2 ledger  3 turn lane  4 step lane  5 messages  6 later, then those of its partition
+-- KEYS of a partition:    ready active bell leases forget sessions idle goals counts due dead erase slot
 -- ARGV always begins with the session id, or with the prefix of session keys for an act on a partition.
 --
 -- Replies are arrays: {'ok', ...}, {'refused', code, sentence}, {'fenced'}.
@@ -21,6 +21,7 @@ local BELL_MAX = 64          -- rings kept; a worker that finds more work rings 
 local IDLE_NOTICES_MAX = 10000
 local STALE_MAX = 128        -- stale ready entries dropped in one acquire, which bounds its time
 local SWEEP_MAX = 200        -- sessions looked at in one sweep call, likewise
+local ERASE_MAX = 2000       -- message records dropped in one erase call, likewise
 local SLOT_MS = 600000       -- how long a slot's last answer can be asked for again
 
 -- == encoding ==============================================================================================
@@ -34,15 +35,15 @@ local function decode(data) return cmsgpack.unpack(string.sub(data, 2)) end
 local FIELDS = { 'seq', 'time', 'status', 'idleSeq', 'epoch', 'owner', 'lease', 'leaseMs', 'call', 'back', 'recovered',
   'turn', 'step', 'phase', 'attempt', 'claimed', 'calls', 'cancel', 'hold', 'goal', 'goalMessage', 'queued', 'admitted',
   'rejected', 'cancelled', 'expired', 'dead', 'followups', 'steers', 'injects', 'inputTokens', 'outputTokens', 'cost',
-  'agent', 'onFailure', 'closed', 'created', 'outcome', 'goalRevision',
-  'retryAt' }
+  'agent', 'onFailure', 'closed', 'created', 'outcome', 'goalRevision', 'retryAt', 'waitingBytes', 'closing', 'delayed' }
 local PLACE = {} -- where each stands there
 for i = 1, #FIELDS do PLACE[FIELDS[i]] = i end
 local PACKED = { claimed = true, calls = true, goal = true }
 
 local function partition_keys(keys, at)
   return { ready = keys[at], active = keys[at + 1], bell = keys[at + 2], leases = keys[at + 3], forget = keys[at + 4],
-    sessions = keys[at + 5], idle = keys[at + 6], goals = keys[at + 7], counts = keys[at + 8], slot = keys[at + 9] }
+    sessions = keys[at + 5], idle = keys[at + 6], goals = keys[at + 7], counts = keys[at + 8], due = keys[at + 9],
+    dead = keys[at + 10], erase = keys[at + 11], slot = keys[at + 12] }
 end
 
 local function now_ms()
@@ -70,7 +71,8 @@ local function state(raw)
     followups = num(raw[28] or 0), steers = num(raw[29] or 0), injects = num(raw[30] or 0),
     inputTokens = num(raw[31] or 0), outputTokens = num(raw[32] or 0), cost = raw[33] or '', agent = raw[34] or '',
     onFailure = raw[35] or 'continue', closed = raw[36] or '', created = raw[37] or '', outcome = raw[38] or '',
-    goalRevision = num(raw[39] or 0), retryAt = num(raw[40] or 0),
+    goalRevision = num(raw[39] or 0), retryAt = num(raw[40] or 0), waitingBytes = num(raw[41] or 0),
+    closing = raw[42] or '', delayed = num(raw[43] or 0),
   }
 end
 
@@ -81,20 +83,30 @@ local function open_at(sid, k, p)
 end
 
 local function open(keys, argv)
-  local k = { state = keys[1], ledger = keys[2], turn = keys[3], step = keys[4], messages = keys[5] }
-  return open_at(argv[1], k, partition_keys(keys, 6))
+  local k = { state = keys[1], ledger = keys[2], turn = keys[3], step = keys[4], messages = keys[5], later = keys[6] }
+  return open_at(argv[1], k, partition_keys(keys, 7))
 end
 
 -- The keys of a session that is found inside the act. They are touched before anything is written, so that on a Cluster
 -- whose slot is moving the act fails here, cleanly.
 local function touched(prefix, sid)
   local k = { state = prefix .. sid .. ':state', ledger = prefix .. sid .. ':ledger', turn = prefix .. sid .. ':turn',
-    step = prefix .. sid .. ':step', messages = prefix .. sid .. ':messages' }
-  redis.call('EXISTS', k.state, k.ledger, k.turn, k.step, k.messages)
+    step = prefix .. sid .. ':step', messages = prefix .. sid .. ':messages', later = prefix .. sid .. ':later' }
+  redis.call('EXISTS', k.state, k.ledger, k.turn, k.step, k.messages, k.later)
   return k
 end
 
 local function open_found(prefix, sid, p) return open_at(sid, touched(prefix, sid), p) end
+
+-- The session, or nil when what is kept of it cannot be read: one damaged session must not stop its whole partition. An
+-- error of a Cluster whose slot is moving is no damage.
+local function open_sound(prefix, sid, p)
+  local sound, a = pcall(open_found, prefix, sid, p)
+  if sound then return a end
+  local said = tostring(type(a) == 'table' and a.err or a)
+  if string.find(said, 'TRYAGAIN') or string.find(said, 'MOVED') or string.find(said, 'ASK ') then error(a) end
+  redis.call('HINCRBY', p.counts, 'damaged', 1)
+end
 
 local function set(a, name, value)
   a.s[name] = value
@@ -105,6 +117,7 @@ local function add(a, name, n) set(a, name, a.s[name] + n) end
 
 -- == messages ==============================================================================================
 -- A record is an array: 1 state 2 lane 3 wake 4 queuedSeq 5 bodySeq 6 place 7 goalId 8 turn 9 step 10 why 11 fingerprint
+-- 12 due 0|1 13 notBefore 14 expiresAt (0: none) 15 size of the body in bytes
 -- state: q queued, c claimed, a admitted, r rejected, x cancelled, e expired, d dead; lane: t next-turn, s next-step
 
 local function message(a, mid)
@@ -123,13 +136,43 @@ local function keep(a, mid, record)
 end
 
 local function lane_counter(record)
+  if record[12] == 0 then return 'delayed' end
   if record[2] == 't' then return 'followups' end
   return record[3] == 1 and 'steers' or 'injects'
 end
 
-local function leave_queue(a, mid, record)
-  redis.call('ZREM', record[2] == 't' and a.k.turn or a.k.step, mid)
+local function lane_key(a, record)
+  if record[12] == 0 then return a.k.later end
+  return record[2] == 't' and a.k.turn or a.k.step
+end
+
+-- When time alone changes a queued message: it becomes due, or it expires; 0 for never.
+local function alarm(record)
+  local not_before, expires = record[13], record[14]
+  if record[12] == 0 and (expires == 0 or not_before < expires) then return not_before end
+  return expires
+end
+
+-- Members of the due set sort by the seq of queueing where times are equal.
+local function alarm_name(a, mid, record) return string.format('%016d', record[4]) .. '\0' .. a.sid .. '\0' .. mid end
+
+-- Into its lane, or behind it while it is not due.
+local function into_lane(a, mid, record)
+  redis.call('ZADD', lane_key(a, record), record[6], mid)
+  add(a, lane_counter(record), 1)
+  local at = alarm(record)
+  if at > 0 then redis.call('ZADD', a.p.due, at, alarm_name(a, mid, record)) end
+end
+
+local function out_of_lane(a, mid, record)
+  redis.call('ZREM', lane_key(a, record), mid)
   add(a, lane_counter(record), -1)
+  if record[13] > 0 or record[14] > 0 then redis.call('ZREM', a.p.due, alarm_name(a, mid, record)) end
+end
+
+local function leave_queue(a, mid, record)
+  out_of_lane(a, mid, record)
+  add(a, 'waitingBytes', -record[15])
   if a.s.goalMessage == mid then set(a, 'goalMessage', '') end
 end
 
@@ -160,14 +203,34 @@ FOLD['session/created'] = function(a, f)
   redis.call('ZADD', a.p.sessions, 0, a.sid)
 end
 
-FOLD['inbox/queued'] = function(a, f, seq)
-  local record = { 'q', f.lane, f.wake, seq, seq, seq, f.goal, 0, 0, '', f.fingerprint }
+FOLD['inbox/queued'] = function(a, f, seq, time)
+  local due = f.notBefore <= time and 1 or 0
+  local record = { 'q', f.lane, f.wake, seq, seq, seq, f.goal, 0, 0, '', f.fingerprint, due, f.notBefore, f.expiresAt, f.size }
   keep(a, f.messageId, record)
-  redis.call('ZADD', f.lane == 't' and a.k.turn or a.k.step, seq, f.messageId)
-  add(a, lane_counter(record), 1)
+  into_lane(a, f.messageId, record)
+  add(a, 'waitingBytes', f.size)
   add(a, 'queued', 1)
   if f.goal ~= '' then set(a, 'goalMessage', f.messageId) end
 end
+
+FOLD['inbox/replaced'] = function(a, f, seq)
+  local record = message(a, f.messageId)
+  add(a, 'waitingBytes', f.size - record[15])
+  record[5], record[15] = seq, f.size
+  keep(a, f.messageId, record)
+end
+
+-- The message is due, at the place of this event.
+local function becomes_due(a, f, seq)
+  local record = message(a, f.messageId)
+  out_of_lane(a, f.messageId, record)
+  record[2], record[6], record[12] = f.lane or record[2], seq, 1
+  keep(a, f.messageId, record)
+  into_lane(a, f.messageId, record)
+end
+
+FOLD['inbox/due'] = becomes_due
+FOLD['inbox/moved'] = becomes_due
 
 FOLD['inbox/claimed'] = function(a, f)
   local all = {} -- not `unpack`: it fails at 8,000 values, which is after the first write
@@ -190,13 +253,16 @@ local function settled(counter, letter)
     record[1], record[8], record[9], record[10] = letter, f.turn or 0, f.step or 0, f.why or ''
     keep(a, f.messageId, record)
     add(a, counter, 1)
-    redis.call('ZADD', a.p.forget, time, a.sid .. '\0' .. f.messageId)
+    -- What is dead may be redriven, so its record stays.
+    if letter ~= 'd' then redis.call('ZADD', a.p.forget, time, a.sid .. '\0' .. f.messageId) end
     return record
   end
 end
 
 FOLD['inbox/rejected'] = settled('rejected', 'r')
 FOLD['inbox/cancelled'] = settled('cancelled', 'x')
+FOLD['inbox/expired'] = settled('expired', 'e')
+FOLD['inbox/dead'] = settled('dead', 'd')
 local admit = settled('admitted', 'a')
 
 -- The message is a round of the goal that is there now, and not of one before it (semantics G3).
@@ -274,6 +340,12 @@ end
 
 FOLD['cancel/requested'] = function(a, f)
   if f.turn and a.s.cancel == '' then set(a, 'cancel', f.cause) end
+  if f.closing then set(a, 'closing', '1') end
+end
+
+FOLD['session/closed'] = function(a)
+  set(a, 'closed', '1')
+  set(a, 'closing', '')
 end
 
 FOLD['goal/change'] = function(a, f)
@@ -338,6 +410,7 @@ local function rest(a)
   if s.status == 'running' and waking(a) == 0 and s.phase == 'closed' and #claimed(a) == 0 then
     local held = s.hold ~= '' and (s.followups + s.steers) or nil
     append(a, 'agent/status', { status = 'idle', held = held })
+    if s.closing ~= '' then append(a, 'session/closed', { cause = 'closed' }) end
   end
   return s.status == 'idle'
 end
@@ -345,6 +418,26 @@ end
 local function release_hold(a, cause)
   if a.s.hold ~= '' then append(a, 'inbox/released', { cause = cause }) end
   wake(a)
+end
+
+-- All queued messages in the order they would enter: next-step, next-turn, then those not yet due.
+local function queued_messages(a)
+  local found = {}
+  for _, lane in ipairs({ a.k.step, a.k.turn, a.k.later }) do
+    for _, mid in ipairs(redis.call('ZRANGE', lane, 0, -1)) do found[#found + 1] = mid end
+  end
+  return found
+end
+
+-- Cancel everything that is queued.
+local function clear(a, cause)
+  for _, mid in ipairs(queued_messages(a)) do
+    append(a, 'inbox/cancelled', { messageId = mid, why = cause }, encode({ messageId = mid, cause = cause }))
+  end
+end
+
+local function hold(a, cause)
+  if a.s.hold == '' then append(a, 'inbox/held', { cause = cause }) end
 end
 
 local function ring(p)
@@ -419,10 +512,16 @@ local GRAMMAR = {
 }
 
 -- What becomes of a claimed message that was not admitted. The twin of turn.LEFTOVER; absent: such an end is refused.
-local LEFTOVER = { aborted = 'inbox/cancelled', error = 'inbox/rejected' }
+local LEFTOVER = { aborted = 'inbox/cancelled', error = 'inbox/rejected', interrupted = 'inbox/dead' }
 local ENDS = { completed = true, ['max-tokens'] = true, blocked = true, aborted = true, error = true }
 local COULD_COMPLETE = { completed = true, ['max-tokens'] = true }
-local FAILURES = { error = true, blocked = true }
+local FAILURES = { error = true, blocked = true, interrupted = true }
+
+-- What stands for the result of a call that has none, by how far the call was. The twin of turn.NO_RESULT.
+local NO_RESULT = {
+  started = { code = 'TOOL_OUTCOME_UNKNOWN', message = 'the call was started and its outcome is not known' },
+  asked = { code = 'ABORTED_BEFORE_DISPATCH', message = 'the turn was aborted before the call was started' },
+}
 
 local function refused(code, sentence) return { 'refused', code, sentence } end
 
@@ -558,6 +657,8 @@ local function close(a, ending)
   for _, mid in ipairs(claimed(a)) do
     if LEFTOVER[kind] == 'inbox/cancelled' then
       append(a, 'inbox/cancelled', { messageId = mid, why = 'cancel' }, encode({ messageId = mid, cause = 'cancel' }))
+    elseif LEFTOVER[kind] == 'inbox/dead' then
+      append(a, 'inbox/dead', { messageId = mid, why = kind }, encode({ messageId = mid, reason = kind, attempts = s.attempt }))
     else
       append(a, 'inbox/rejected', { messageId = mid, turn = turn, why = why }, encode({ messageId = mid, turn = turn, reason = why }))
     end
@@ -566,7 +667,31 @@ local function close(a, ending)
   local data = VERSION .. (usage ~= '' and '\131' or '\130') .. '\164turn' .. cmsgpack.pack(turn) .. '\166reason' .. reason .. usage
   append(a, 'turn/end', {}, data)
   if kind ~= 'completed' then pause_goal(a, kind) end
-  if FAILURES[kind] and s.onFailure == 'hold' and s.hold == '' then append(a, 'inbox/held', { cause = 'failure' }) end
+  if FAILURES[kind] and s.onFailure == 'hold' then hold(a, 'failure') end
+end
+
+-- The crash that a new owner finds is the open turn's last one (semantics R5).
+local function spent(a, crashes_max)
+  local s = a.s
+  return s.owner == '' and s.phase ~= 'closed' and s.back == 'crash' and s.attempt >= crashes_max
+end
+
+-- Close a turn that crashed too often, keep a dead letter unless a cancel wins, and rest. The twin of turn.give_up.
+local function give_up(a)
+  local s = a.s
+  local letter = { sessionId = a.sid, turn = s.turn, reason = 'interrupted', attempts = s.attempt, messages = claimed(a), time = a.now }
+  local aborted, calls = s.cancel ~= '', {}
+  for id in pairs(s.calls) do calls[#calls + 1] = id end
+  table.sort(calls)
+  for _, id in ipairs(calls) do
+    append(a, 'tool/result', { callId = id },
+      encode({ turn = s.turn, step = s.step, callId = id, content = '', error = NO_RESULT[s.calls[id]] }))
+  end
+  if s.phase ~= 'boundary' then append(a, 'step/end', { turn = s.turn, step = s.step }) end
+  close(a, { kind = 'interrupted', why = 'interrupted', reason = cmsgpack.pack({ kind = 'interrupted' }), usage = '' })
+  rest(a)
+  finish(a)
+  if not aborted then redis.call('XADD', a.p.dead, '*', 'data', encode(letter)) end
 end
 
 -- == leases ================================================================================================
@@ -603,6 +728,13 @@ local function release(a, back)
   redis.call('ZREM', a.p.leases, a.sid)
 end
 
+-- The data of one event of the ledger.
+local function event_data(a, seq)
+  local entry = redis.call('XRANGE', a.k.ledger, int(seq) .. '-0', int(seq) .. '-0')
+  return entry[1] and entry[1][2][8] or ''
+end
+
+-- The session as its owner sees it; each claimed message with its `inbox/queued` data, and its last `inbox/replaced` or ''.
 local function grant(a, reply)
   local s = a.s
   local calls = next(s.calls) ~= nil and cmsgpack.pack(s.calls) or ''
@@ -611,9 +743,10 @@ local function grant(a, reply)
     reply[#reply + 1] = value
   end
   for _, mid in ipairs(claimed(a)) do
-    local entry = redis.call('XRANGE', a.k.ledger, int(message(a, mid)[5]) .. '-0', int(message(a, mid)[5]) .. '-0')
+    local record = message(a, mid)
     reply[#reply + 1] = mid
-    reply[#reply + 1] = entry[1] and entry[1][2][8] or ''
+    reply[#reply + 1] = event_data(a, record[4])
+    reply[#reply + 1] = record[5] ~= record[4] and event_data(a, record[5]) or ''
   end
   return reply
 end
@@ -625,13 +758,17 @@ local function touch_next(prefix, p)
 end
 
 -- Lease the longest-ready session that has something to do, and open or recover its turn; nil when there is none.
-local function lease_next(prefix, p, owner, lease_ms)
+local function lease_next(prefix, p, owner, lease_ms, crashes_max)
   for _ = 1, STALE_MAX do
     local sid = redis.call('ZRANGE', p.ready, 0, 0)[1]
     if not sid then return nil end
-    local a = open_found(prefix, sid, p)
+    local a = open_sound(prefix, sid, p)
+    if a and spent(a, crashes_max) then
+      give_up(a)
+      a = open_found(prefix, sid, p)
+    end
     redis.call('ZREM', p.ready, sid)
-    if a.s.owner == '' and (a.s.phase ~= 'closed' or waking(a) > 0) then
+    if a and a.s.owner == '' and (a.s.phase ~= 'closed' or waking(a) > 0) then
       lease(a, owner, lease_ms)
       if a.s.phase ~= 'closed' then
         local attempt = a.s.attempt + (a.s.back == 'crash' and 1 or 0)
@@ -676,6 +813,49 @@ local function begin_session(a, created, agent, on_failure, fingerprint)
   append(a, 'session/created', { agent = agent, onFailure = on_failure, fingerprint = fingerprint }, created)
 end
 
+-- Refusals: work for a session that is closed or about to be, and what does not fit beside what is queued.
+local function shut(a)
+  if a.s.closed ~= '' or a.s.closing ~= '' then return refused('closed', 'session ' .. a.sid .. ' is closed') end
+end
+
+local function full(a, count, size, messages_max, bytes_max)
+  local s = a.s
+  local depth = s.followups + s.steers + s.injects + s.delayed
+  if depth + count > tonumber(messages_max) then
+    return refused('queue-full', 'session ' .. a.sid .. ' has ' .. int(depth) .. ' queued messages; the limit is ' .. messages_max)
+  end
+  if size > 0 and s.waitingBytes + size > tonumber(bytes_max) then
+    return refused('queue-full',
+      'session ' .. a.sid .. ' has ' .. int(s.waitingBytes) .. ' bytes of queued messages; the limit is ' .. bytes_max)
+  end
+end
+
+-- Refusals by the message's own times and conditions, as submit gives them.
+local function unfit(a, argv)
+  local s, expires, turn = a.s, tonumber(argv[16]), tonumber(argv[19])
+  if expires > 0 and expires <= math.max(a.now, s.time) then
+    return refused('expired', 'message ' .. argv[2] .. ' expired at ' .. argv[16] .. ', which is over')
+  end
+  if argv[17] == '1' and (s.status == 'running' or s.followups + s.steers > 0) then
+    return refused('busy', 'session ' .. a.sid .. ' is busy')
+  end
+  if argv[18] == '1' and s.status == 'idle' then return refused('idle', 'session ' .. a.sid .. ' is idle') end
+  if turn > 0 and (s.phase == 'closed' or s.turn ~= turn) then
+    return refused('turn-mismatch', 'turn ' .. argv[19] .. ' of session ' .. a.sid .. ' is not open')
+  end
+end
+
+-- Queue a message and wake the agent; `release` is the cause by which it ends a hold, false if it ends none. The twin of
+-- inbox._queue. Returns its seq.
+local function queue(a, facts, data, release)
+  facts.size = #data
+  append(a, 'inbox/queued', facts, data)
+  local cursor = a.s.seq
+  if release and facts.wake == 1 and message(a, facts.messageId)[12] == 1 then release_hold(a, release) end
+  wake(a)
+  return cursor
+end
+
 -- create: make a session.
 -- ARGV sid, created data, agent, onFailure, fingerprint -> ok, cursor, fresh
 local function create(keys, argv)
@@ -691,7 +871,8 @@ end
 
 -- submit: queue a message once, and wake the agent if the message wakes it.
 -- ARGV sid, messageId, lane t|s, wake 0|1, goalId ('' = no round), from a door 0|1, fingerprint, depth max, data,
---      created data ('' = do not create), agent, onFailure, created fingerprint -> ok, cursor, duplicate
+--      created data ('' = do not create), agent, onFailure, created fingerprint, bytes max, notBefore, expiresAt (0: none),
+--      refuse if busy 0|1, refuse if idle 0|1, expected turn (0: any) -> ok, cursor, duplicate
 local function submit(keys, argv)
   local a = open(keys, argv)
   local mid = argv[2]
@@ -704,26 +885,30 @@ local function submit(keys, argv)
     return { 'ok', known[4], 1 }
   end
   if a.s.seq == 0 and argv[10] == '' then return refused('not-found', 'there is no session ' .. a.sid) end
-  if a.s.closed ~= '' then return refused('closed', 'session ' .. a.sid .. ' is closed') end
-  local depth = a.s.followups + a.s.steers + a.s.injects
-  if depth >= tonumber(argv[8]) then
-    return refused('queue-full', 'session ' .. a.sid .. ' has ' .. int(depth) .. ' queued messages; the limit is ' .. argv[8])
-  end
+  local no = shut(a) or unfit(a, argv) or full(a, 1, #argv[9], argv[8], argv[14])
+  if no then return no end
   if a.s.seq == 0 then begin_session(a, argv[10], argv[11], argv[12], argv[13]) end
-  append(a, 'inbox/queued', { messageId = mid, lane = argv[3], wake = tonumber(argv[4]), goal = argv[5],
-    fingerprint = argv[7] }, argv[9])
-  local cursor = a.s.seq
-  if argv[4] == '1' and argv[6] == '1' then release_hold(a, 'submit') end
-  wake(a)
+  local cursor = queue(a, { messageId = mid, lane = argv[3], wake = tonumber(argv[4]), goal = argv[5], fingerprint = argv[7],
+    notBefore = tonumber(argv[15]), expiresAt = tonumber(argv[16]) }, argv[9], argv[6] == '1' and 'submit')
   finish(a)
   return { 'ok', cursor, 0 }
 end
 
--- cancel: record a cancel of the open turn and tell its owner; the queue is kept.
--- ARGV sid, cause, turn ('' = the open one) -> ok, outcome, turn, queued messageIds...
+-- Tell the session's owner that a cancel of its turn is recorded. A hint.
+local function tell_owner(a)
+  local s = a.s
+  local worker = string.match(s.owner, '^(.*)/[^/]*$')
+  if worker then
+    redis.call('PUBLISH', 'mailslot:control:' .. worker,
+      encode({ sessionId = a.sid, epoch = s.epoch, turn = s.turn, cause = s.cancel }))
+  end
+end
+
+-- cancel: record a cancel of the open turn and tell its owner; keep, hold or clear the queue.
+-- ARGV sid, cause, turn ('' = the open one), queue keep|hold|clear -> ok, outcome, turn, queued messageIds...
 local function cancel(keys, argv)
   local a = open(keys, argv)
-  local s, cause = a.s, argv[2]
+  local s, cause, to_queue = a.s, argv[2], argv[4]
   if s.seq == 0 then return refused('not-found', 'there is no session ' .. a.sid) end
   local opened = s.phase ~= 'closed'
   if argv[3] ~= '' and not (opened and s.turn == tonumber(argv[3])) then
@@ -731,22 +916,180 @@ local function cancel(keys, argv)
   end
   local pauses = cause == 'user' and s.goal ~= '' and s.goal.phase == 'active'
   local reply = { 'ok', 'nothing_to_cancel', 0 }
-  if opened or pauses then
+  local queued = s.followups + s.steers + s.injects + s.delayed
+  if opened or pauses or (to_queue ~= 'keep' and queued > 0) then
     reply = { 'ok', 'requested', opened and s.turn or 0 }
-    if s.cancel == '' or pauses then
-      append(a, 'cancel/requested', { cause = cause, queue = 'keep', turn = opened and s.turn or nil })
+    if s.cancel == '' or to_queue ~= 'keep' or pauses then
+      append(a, 'cancel/requested', { cause = cause, queue = to_queue, turn = opened and s.turn or nil })
     end
+    if to_queue == 'clear' then clear(a, 'cancel') end
+    if to_queue == 'hold' then hold(a, 'cancel') end
     if pauses then pause_goal(a, 'cancelled') end
     rest(a)
     finish(a)
-    local worker = string.match(s.owner, '^(.*)/[^/]*$')
-    if worker then
-      local notice = { sessionId = a.sid, epoch = s.epoch, turn = s.turn, cause = s.cancel }
-      redis.call('PUBLISH', 'mailslot:control:' .. worker, encode(notice))
-    end
+    if opened then tell_owner(a) end
   end
-  for _, lane in ipairs({ a.k.step, a.k.turn }) do
-    for _, mid in ipairs(redis.call('ZRANGE', lane, 0, -1)) do reply[#reply + 1] = mid end
+  for _, mid in ipairs(queued_messages(a)) do reply[#reply + 1] = mid end
+  return reply
+end
+
+-- A message's record as a reply: state, lane, wake, due, held, queuedSeq, turn, step, why.
+local function told_record(a, record)
+  local held = record[1] == 'q' and record[3] == 1 and record[12] == 1 and a.s.hold ~= ''
+  return { 'ok', record[1], record[2], record[3], record[12], held and 1 or 0, record[4], record[8], record[9], record[10] }
+end
+
+-- The record of a message that can still be changed, or nil and why not. The twin of inbox.queued_message.
+local function changeable(a, mid)
+  if a.s.seq == 0 then return nil, refused('not-found', 'there is no session ' .. a.sid) end
+  local record = message(a, mid)
+  if not record then return nil, refused('not-found', 'session ' .. a.sid .. ' has no message ' .. mid) end
+  if record[1] == 'c' then return nil, refused('already-claimed', 'message ' .. mid .. ' is already claimed') end
+  if record[1] ~= 'q' then return nil, refused('already-settled', 'message ' .. mid .. ' is already settled') end
+  return record
+end
+
+-- replace: give a queued message other content, in its place.
+-- ARGV sid, messageId, data, bytes max -> ok, record
+local function replace(keys, argv)
+  local a = open(keys, argv)
+  local record, no = changeable(a, argv[2])
+  no = no or full(a, 0, #argv[3] - record[15], '1e15', argv[4])
+  if no then return no end
+  append(a, 'inbox/replaced', { messageId = argv[2], size = #argv[3] }, argv[3])
+  finish(a)
+  return told_record(a, message(a, argv[2]))
+end
+
+-- withdraw: take a queued message back.
+-- ARGV sid, messageId -> ok, record
+local function withdraw(keys, argv)
+  local a = open(keys, argv)
+  local record, no = changeable(a, argv[2])
+  if no then return no end
+  append(a, 'inbox/cancelled', { messageId = argv[2], why = 'withdrawn' }, encode({ messageId = argv[2], cause = 'withdrawn' }))
+  if record[7] ~= '' then pause_goal(a, 'withdrawn') end
+  rest(a)
+  finish(a)
+  return told_record(a, message(a, argv[2]))
+end
+
+-- move: steer with a queued message; it is due then, and a hold ends.
+-- ARGV sid, messageId -> ok, record
+local function move(keys, argv)
+  local a = open(keys, argv)
+  local _, no = changeable(a, argv[2])
+  if no then return no end
+  append(a, 'inbox/moved', { messageId = argv[2], lane = 's' }, encode({ messageId = argv[2], lane = 'next-step' }))
+  release_hold(a, 'move')
+  finish(a)
+  return told_record(a, message(a, argv[2]))
+end
+
+-- release: end a hold.
+-- ARGV sid -> ok, cursor
+local function release_session(keys, argv)
+  local a = open(keys, argv)
+  if a.s.seq == 0 then return refused('not-found', 'there is no session ' .. a.sid) end
+  if a.s.hold == '' then return refused('not-held', 'session ' .. a.sid .. ' is not on hold') end
+  release_hold(a, 'release')
+  finish(a)
+  return { 'ok', a.s.seq }
+end
+
+-- close: stop the open turn, clear the queue, and close the session now or at its next idle. The twin of
+-- turn.close_session. With erase, the sweeper sees to it that nothing of it is kept once it is closed.
+-- ARGV sid, erase 0|1 -> ok, closed 0|1, cursor
+local function close_session(keys, argv)
+  local a = open(keys, argv)
+  local s = a.s
+  if s.seq == 0 then return refused('not-found', 'there is no session ' .. a.sid) end
+  if s.closed == '' and s.closing == '' then
+    local opened = s.phase ~= 'closed'
+    if opened then append(a, 'cancel/requested', { cause = 'user', queue = 'clear', turn = s.turn, closing = true }) end
+    clear(a, 'closed')
+    pause_goal(a, 'closed')
+    if rest(a) then append(a, 'session/closed', { cause = 'closed' }) end
+    finish(a)
+    if opened then tell_owner(a) end
+  end
+  if argv[2] == '1' then redis.call('ZADD', a.p.erase, 'NX', a.now, a.sid) end
+  return { 'ok', s.closed ~= '' and 1 or 0, s.seq }
+end
+
+-- erase: drop what is kept of a closed session, some of it a call.
+-- ARGV sid -> ok, done 0|1, message records dropped, events dropped
+local function erase(keys, argv)
+  local a = open(keys, argv)
+  local k, p = a.k, a.p
+  if a.s.seq > 0 and a.s.closed == '' then return { 'ok', 0, 0, 0 } end
+  local found = redis.call('HRANDFIELD', k.messages, ERASE_MAX)
+  for _, mid in ipairs(found) do
+    redis.call('ZREM', p.forget, a.sid .. '\0' .. mid)
+    redis.call('HDEL', k.messages, mid)
+  end
+  if redis.call('EXISTS', k.messages) == 1 then return { 'ok', 0, #found, 0 } end
+  local events = redis.call('XLEN', k.ledger)
+  redis.call('UNLINK', k.state, k.ledger, k.turn, k.step, k.later)
+  for _, index in ipairs({ p.ready, p.active, p.leases, p.sessions, p.erase }) do redis.call('ZREM', index, a.sid) end
+  redis.call('SREM', p.goals, a.sid)
+  return { 'ok', 1, #found, events }
+end
+
+-- redrive: queue dead messages again, each with its id.
+-- ARGV sid, depth max, bytes max, (messageId, lane t|s, wake 0|1, from a door 0|1, fingerprint, data)* -> ok, cursors...
+local function redrive(keys, argv)
+  local a = open(keys, argv)
+  local count, size = 0, 0
+  for i = 4, #argv, 6 do count, size = count + 1, size + #argv[i + 5] end
+  local no = shut(a)
+  for i = 4, #argv, 6 do
+    local record = message(a, argv[i])
+    no = no or (not record or record[1] ~= 'd') and
+      refused('not-dead', 'message ' .. argv[i] .. ' of session ' .. a.sid .. ' is not dead') or nil
+  end
+  no = no or full(a, count, size, argv[2], argv[3])
+  if no then return no end
+  local reply = { 'ok' }
+  for i = 4, #argv, 6 do
+    reply[#reply + 1] = queue(a, { messageId = argv[i], lane = argv[i + 1], wake = tonumber(argv[i + 2]), goal = '',
+      fingerprint = argv[i + 4], notBefore = 0, expiresAt = 0 }, argv[i + 5], argv[i + 3] == '1' and 'redrive')
+  end
+  finish(a)
+  return reply
+end
+
+-- queue: a page of the messages that are not settled: 0 claimed, 1 next-step, 2 next-turn, 3 not yet due, each by place.
+-- ARGV sid, group, place (only what comes after), limit, bytes max
+--   -> ok, more 0|1, (group, place, messageId, record, inbox/queued data, last inbox/replaced data or '')*
+local function read_queue(keys, argv)
+  local a = open(keys, argv)
+  if a.s.seq == 0 then return refused('not-found', 'there is no session ' .. a.sid) end
+  local group, place, limit, bytes = tonumber(argv[2]), tonumber(argv[3]), tonumber(argv[4]), 0
+  local found = {}
+  if group <= 0 then
+    for _, mid in ipairs(a.s.claimed) do
+      if group < 0 or message(a, mid)[6] > place then found[#found + 1] = { 0, message(a, mid)[6], mid } end
+    end
+    table.sort(found, function(x, y) return x[2] < y[2] end)
+  end
+  for number, lane in ipairs({ a.k.step, a.k.turn, a.k.later }) do
+    local from = group < number and '-inf' or group == number and '(' .. int(place) or nil
+    local mids = from and redis.call('ZRANGE', lane, from, '+inf', 'BYSCORE', 'LIMIT', 0, limit + 1) or {}
+    for _, mid in ipairs(mids) do found[#found + 1] = { number, message(a, mid)[6], mid } end
+  end
+  local reply = { 'ok', 0 }
+  for i, entry in ipairs(found) do
+    if i > limit or bytes >= tonumber(argv[5]) then
+      reply[2] = 1
+      break
+    end
+    local record = message(a, entry[3])
+    bytes = bytes + record[15]
+    for _, value in ipairs({ entry[1], entry[2], entry[3] }) do reply[#reply + 1] = value end
+    reply[#reply + 1] = told_record(a, record)
+    reply[#reply + 1] = event_data(a, record[4])
+    reply[#reply + 1] = record[5] ~= record[4] and event_data(a, record[5]) or ''
   end
   return reply
 end
@@ -759,7 +1102,8 @@ local function goal_change(keys, argv)
   local a = open(keys, argv)
   local goal, operation = a.s.goal, argv[2]
   if a.s.seq == 0 and argv[6] == '' then return refused('not-found', 'there is no session ' .. a.sid) end
-  if a.s.closed ~= '' then return refused('closed', 'session ' .. a.sid .. ' is closed') end
+  local no = shut(a)
+  if no then return no end
   if argv[3] == '' then
     if goal ~= '' and goal.phase ~= 'complete' then
       return refused('goal-exists', 'session ' .. a.sid .. ' has goal ' .. goal.goalId .. ', which is ' .. goal.phase)
@@ -787,7 +1131,7 @@ end
 local function goal_advance(keys, argv)
   local a = open(keys, argv)
   local s, goal = a.s, a.s.goal
-  local may = goal ~= '' and s.closed == '' and s.status == 'idle' and s.hold == '' and waking(a) == 0 and goal.phase == 'active'
+  local may = goal ~= '' and s.closed == '' and s.closing == '' and s.status == 'idle' and s.hold == '' and waking(a) == 0 and goal.phase == 'active'
     and goal.goalId == argv[2] and goal.revision == tonumber(argv[3]) and goal.rounds + 1 == tonumber(argv[4])
     and s.idleSeq == tonumber(argv[5]) and not message(a, argv[6])
   if not may then return { 'ok', 0 } end
@@ -795,8 +1139,8 @@ local function goal_advance(keys, argv)
     local reason = { code = 'budget-rounds', message = 'all ' .. int(goal.rounds) .. ' rounds are spent' }
     record_goal(a, 'block', with_phase(goal, 'blocked', reason))
   else
-    append(a, 'inbox/queued', { messageId = argv[6], lane = 't', wake = 1, goal = goal.goalId, fingerprint = argv[7] }, argv[8])
-    wake(a)
+    queue(a, { messageId = argv[6], lane = 't', wake = 1, goal = goal.goalId, fingerprint = argv[7], notBefore = 0,
+      expiresAt = 0 }, argv[8], false)
   end
   finish(a)
   return { 'ok', 1 }
@@ -805,13 +1149,13 @@ end
 -- == functions: workers ====================================================================================
 
 -- acquire: lease the partition's longest-ready session.
--- ARGV prefix, owner, call, lease ms -> ok, [grant]
+-- ARGV prefix, owner, call, lease ms, crashes max -> ok, [grant]
 local function acquire(keys, argv)
   local p = partition_keys(keys, 1)
   local call = tonumber(argv[3])
   local slot = remembered(p, call)
   if slot and slot[3] ~= '' then return given_again(slot, argv[1], p, argv[2], { 'ok' }) end
-  local a = lease_next(argv[1], p, argv[2], tonumber(argv[4]))
+  local a = lease_next(argv[1], p, argv[2], tonumber(argv[4]), tonumber(argv[5]))
   if not a then return { 'ok' } end
   remember(p, call, '', a)
   return grant(a, { 'ok' })
@@ -847,7 +1191,7 @@ end
 
 -- settle: append the last facts; end the turn, or go on with it because a steer waits; then take the next batch or rest.
 -- ARGV sid, epoch, owner, call, prefix, lease ms, then take|yield, hand out 0|1, kind, cause or code, reason, usage,
---      (type, subject, data)* -> ok, outcome, [grant]
+--      crashes max, (type, subject, data)* -> ok, outcome, [grant]
 local function settle(keys, argv)
   local a = open(keys, argv)
   local call = tonumber(argv[4])
@@ -859,7 +1203,7 @@ local function settle(keys, argv)
   if call == a.s.call then return grant(a, { 'ok', a.s.outcome }) end
   if call < a.s.call then return refused('stale-call', 'call ' .. argv[4] .. ' of session ' .. a.sid .. ' is an old one') end
   local ending = { kind = argv[9], why = argv[10], reason = argv[11], usage = argv[12] }
-  local drafts = read_drafts(argv, 13)
+  local drafts = read_drafts(argv, 14)
   local view, no = check(a, drafts)
   if not view then return no end
   if view.phase ~= 'boundary' then return refused('grammar', 'turn ' .. int(a.s.turn) .. ' cannot end inside a step') end
@@ -880,7 +1224,7 @@ local function settle(keys, argv)
   local outcome = rest(a) and 'idle' or 'released'
   release(a, 'resume')
   finish(a)
-  local following = hand_out and lease_next(argv[5], a.p, argv[3], tonumber(argv[6])) or nil
+  local following = hand_out and lease_next(argv[5], a.p, argv[3], tonumber(argv[6]), tonumber(argv[13])) or nil
   remember(a.p, call, outcome, following)
   return following and grant(following, { 'ok', outcome }) or { 'ok', outcome }
 end
@@ -913,31 +1257,41 @@ end
 -- deployment are about as long, so behind the latest one that is right no wrong one ends later than a lease is long.
 local function cut_leases(prefix, p, now)
   for _, sid in ipairs(redis.call('ZREVRANGE', p.leases, 0, SWEEP_MAX - 1)) do
-    local a = open_found(prefix, sid, p)
-    if a.s.lease <= now + a.s.leaseMs then return end
-    prolong(a, a.s.leaseMs)
-    finish(a)
+    local a = open_sound(prefix, sid, p)
+    if a then
+      if a.s.lease <= now + a.s.leaseMs then return end
+      prolong(a, a.s.leaseMs)
+      finish(a)
+    end
   end
 end
 
 local function lapse(prefix, p, now)
   local late = redis.call('ZRANGEBYSCORE', p.leases, '-inf', int(now), 'LIMIT', 0, SWEEP_MAX)
   for _, sid in ipairs(late) do
-    local a = open_found(prefix, sid, p)
-    release(a, 'crash')
-    finish(a)
+    local a = open_sound(prefix, sid, p)
+    if a then
+      release(a, 'crash')
+      finish(a)
+    else
+      redis.call('ZREM', p.leases, sid)
+    end
   end
   return #late
+end
+
+local function lease_holds(prefix, sid, now)
+  local found = redis.pcall('HMGET', prefix .. sid .. ':state', 'owner', 'lease')
+  return not found.err and found[1] and found[1] ~= '' and (tonumber(found[2]) or 0) > now
 end
 
 -- Each running session is owned by a live lease or in the ready queue (R1). Two fields are read of those that are.
 local function repair(prefix, p, now, active)
   local repaired = 0
   for _, sid in ipairs(active) do
-    local found = redis.call('HMGET', prefix .. sid .. ':state', 'owner', 'lease')
-    local owned = found[1] and found[1] ~= '' and tonumber(found[2]) > now
-    if not owned and not redis.call('ZSCORE', p.ready, sid) then
-      local a = open_found(prefix, sid, p)
+    local owned = lease_holds(prefix, sid, now)
+    local a = not owned and not redis.call('ZSCORE', p.ready, sid) and open_sound(prefix, sid, p)
+    if a then
       if a.s.owner ~= '' then release(a, 'crash') end
       finish(a)
       repaired = repaired + 1
@@ -956,8 +1310,54 @@ local function forget(prefix, p, settled_until)
   return #old
 end
 
--- sweep: take away lapsed leases, see that each running session is served, forget old message records.
--- ARGV prefix, forget after (ms), place in the active set -> ok, lapsed, repaired, forgotten, next place (-1 = done)
+-- Messages that became due, and those that expired, in the order of their times; a message's own act is its session's.
+-- The twin of inbox.sweep.
+local function ripen(prefix, p, now)
+  local rung = redis.call('ZRANGEBYSCORE', p.due, '-inf', int(now), 'LIMIT', 0, SWEEP_MAX)
+  local acts, order, due, expired = {}, {}, 0, 0
+  for _, entry in ipairs(rung) do
+    local sid, mid = string.match(entry, '^%d+%z(.-)%z(.*)$')
+    if acts[sid] == nil then
+      acts[sid] = open_sound(prefix, sid, p) or false
+      order[#order + 1] = acts[sid] or nil
+    end
+    local a = acts[sid]
+    local record = a and message(a, mid)
+    if not record or record[1] ~= 'q' then
+      redis.call('ZREM', p.due, entry)
+    elseif record[14] > 0 and record[14] <= now then
+      append(a, 'inbox/expired', { messageId = mid })
+      if record[7] ~= '' then pause_goal(a, 'expired') end
+      expired = expired + 1
+    else
+      append(a, 'inbox/due', { messageId = mid })
+      wake(a)
+      due = due + 1
+    end
+  end
+  for _, a in ipairs(order) do
+    rest(a)
+    finish(a)
+  end
+  return due, expired, #rung == SWEEP_MAX
+end
+
+-- Dead letters that are old and hold nothing that is still dead.
+local function forget_letters(prefix, p, kept_until)
+  for _, entry in ipairs(redis.call('XRANGE', p.dead, '-', int(kept_until), 'COUNT', SWEEP_MAX)) do
+    local letter, dead = decode(entry[2][2]), false
+    for _, mid in ipairs(letter.messages) do
+      local raw = redis.call('HGET', prefix .. letter.sessionId .. ':messages', mid)
+      dead = dead or (raw and cmsgpack.unpack(raw)[1] == 'd')
+    end
+    if not dead then redis.call('XDEL', p.dead, entry[1]) end
+  end
+end
+
+-- sweep: take away lapsed leases, see that each running session is served, tell what became due or expired, forget old
+-- message records and dead letters. Sessions to erase are named, the caller erases them.
+-- ARGV prefix, forget after (ms), place in the active set
+--   -> ok, lapsed, repaired, forgotten, next place (-1 = done), due, expired, sessions to erase...
 local function sweep(keys, argv)
   local p, prefix, now, at = partition_keys(keys, 1), argv[1], now_ms(), tonumber(argv[3])
   cut_leases(prefix, p, now)
@@ -965,9 +1365,13 @@ local function sweep(keys, argv)
   local active = redis.call('ZRANGE', p.active, at, at + SWEEP_MAX - 1)
   local repaired = repair(prefix, p, now, active)
   local forgotten = forget(prefix, p, now - tonumber(argv[2]))
+  local due, expired, more_due = ripen(prefix, p, now)
+  forget_letters(prefix, p, now - tonumber(argv[2]))
   if redis.call('ZCARD', p.ready) > 0 then ring(p) end
-  local more = #active == SWEEP_MAX or forgotten == SWEEP_MAX or lapsed == SWEEP_MAX
-  return { 'ok', lapsed, repaired, forgotten, more and at + #active or -1 }
+  local more = #active == SWEEP_MAX or forgotten == SWEEP_MAX or lapsed == SWEEP_MAX or more_due
+  local reply = { 'ok', lapsed, repaired, forgotten, more and at + #active or -1, due, expired }
+  for _, sid in ipairs(redis.call('ZRANGE', p.erase, 0, SWEEP_MAX - 1)) do reply[#reply + 1] = sid end
+  return reply
 end
 
 -- == registration ==========================================================================================
@@ -984,7 +1388,14 @@ register('create_v1', create)
 register('submit_v1', submit)
 register('goal_advance_v1', goal_advance)
 register('goal_create_v1', goal_change)
+register('replace_v1', replace)
+register('redrive_v1', redrive)
 register_always('cancel_v1', cancel)
+register_always('withdraw_v1', withdraw)
+register_always('move_v1', move)
+register_always('release_v1', release_session)
+register_always('close_v1', close_session)
+register_always('erase_v1', erase)
 register_always('goal_change_v1', goal_change)
 register_always('acquire_v1', acquire)
 register_always('take_v1', commit)
@@ -993,3 +1404,4 @@ register_always('settle_v1', settle)
 register_always('renew_v1', renew)
 register_always('handback_v1', handback)
 register_always('sweep_v1', sweep)
+redis.register_function({ function_name = 'queue_v1', callback = read_queue, flags = { 'no-writes' } })

@@ -17,16 +17,39 @@ import msgpack
 from mailslot_contracts.codec import FRAME_BYTES_MAX, encode, frame, unframe
 from mailslot_core.errors import Fenced, Refused
 from mailslot_core.goal import Round
-from mailslot_core.inbox import Receipt, Submission
+from mailslot_core.inbox import Receipt, Room, Submission
 from mailslot_core.redis import keys
 from mailslot_core.redis.wire import Wire
-from mailslot_core.session import Data, Lane, Phase, goal_of
-from mailslot_core.store import Claimed, Created, Grant, Lease, Renewal, Settled, Swept
+from mailslot_core.session import Data, Lane, MessageState, Phase, goal_of
+from mailslot_core.store import (
+    Claimed,
+    Closing,
+    Created,
+    Grant,
+    Lease,
+    Place,
+    QueuePage,
+    Record,
+    Renewal,
+    Settled,
+    Swept,
+    Waiting,
+)
 from mailslot_core.turn import Cancelled, Draft, End, Outcome, Then
 
 SOURCE = files("mailslot_core.redis").joinpath("functions.lua").read_text(encoding="utf-8")
 LIBRARY = "mailslot_v1"  # as in the first line of the source
 LANES = {Lane.NEXT_TURN: "t", Lane.NEXT_STEP: "s"}
+LANE_OF = {letter: lane for lane, letter in LANES.items()}
+STATES = {
+    "q": MessageState.QUEUED,
+    "c": MessageState.CLAIMED,
+    "a": MessageState.ADMITTED,
+    "r": MessageState.REJECTED,
+    "x": MessageState.CANCELLED,
+    "e": MessageState.EXPIRED,
+    "d": MessageState.DEAD,
+}
 
 # What the functions need to know of a draft beside its turn and step, by its type; they never read its data.
 SUBJECTS: dict[str, Callable[[Data], list[Any]]] = {
@@ -82,7 +105,7 @@ class Functions:
         reply = await self._on_session("create", session_id, Birth(created).args, durable=True)
         return Created(reply[1], fresh=reply[2] == 1)
 
-    async def submit(self, session_id: str, message: Submission, created: Data | None, depth_max: int) -> Receipt:
+    async def submit(self, session_id: str, message: Submission, created: Data | None, room: Room) -> Receipt:
         """submit_v1"""
         args = (
             message.message_id,
@@ -91,18 +114,71 @@ class Functions:
             goal_of(message.data["source"]) or "",
             int(message.from_door),
             message.fingerprint,
-            depth_max,
+            room.messages_max,
             frame(message.data),
             *Birth(created).args,
+            room.bytes_max,
+            message.data.get("notBefore", 0),
+            message.data.get("expiresAt", 0),
+            int(message.if_busy),
+            int(message.if_idle),
+            message.expect_turn or 0,
         )
         reply = await self._on_session("submit", session_id, args, durable=True)
         return Receipt(message.message_id, reply[1], duplicate=reply[2] == 1)
 
-    async def cancel(self, session_id: str, cause: str, turn: int | None) -> Cancelled:
+    async def cancel(self, session_id: str, cause: str, queue: str, turn: int | None) -> Cancelled:
         """cancel_v1"""
-        args = (cause, "" if turn is None else turn)
+        args = (cause, "" if turn is None else turn, queue)
         reply = await self._on_session("cancel", session_id, args, durable=True)
         return Cancelled(_text(reply[1]), reply[2] or None, tuple(_text(message_id) for message_id in reply[3:]))
+
+    async def replace(self, session_id: str, message_id: str, content: list[Any], room: Room) -> Record:
+        """replace_v1"""
+        args = (message_id, frame({"messageId": message_id, "content": content}), room.bytes_max)
+        return _record(message_id, (await self._on_session("replace", session_id, args, durable=True))[1:])
+
+    async def withdraw(self, session_id: str, message_id: str) -> Record:
+        """withdraw_v1"""
+        return _record(message_id, (await self._on_session("withdraw", session_id, (message_id,), durable=True))[1:])
+
+    async def move(self, session_id: str, message_id: str) -> Record:
+        """move_v1"""
+        return _record(message_id, (await self._on_session("move", session_id, (message_id,), durable=True))[1:])
+
+    async def release(self, session_id: str) -> int:
+        """release_v1"""
+        return int((await self._on_session("release", session_id, (), durable=True))[1])
+
+    async def close(self, session_id: str, *, erase: bool) -> Closing:
+        """close_v1"""
+        reply = await self._on_session("close", session_id, (int(erase),), durable=True)
+        return Closing(reply[1] == 1, reply[2])
+
+    async def erase(self, session_id: str) -> tuple[bool, int, int]:
+        """erase_v1: whether all is gone, and how many message records and events went with this call"""
+        reply = await self._on_session("erase", session_id, (), durable=True)
+        return reply[1] == 1, reply[2], reply[3]
+
+    async def redrive(self, session_id: str, submissions: Sequence[Submission], room: Room) -> tuple[Receipt, ...]:
+        """redrive_v1"""
+        args: list[Any] = [room.messages_max, room.bytes_max]
+        for message in submissions:
+            args += (message.message_id, LANES[message.lane], int(message.wake), int(message.from_door))
+            args += (message.fingerprint, frame(message.data))
+        reply = await self._on_session("redrive", session_id, args, durable=True)
+        pairs = zip(submissions, reply[1:], strict=True)
+        return tuple(Receipt(message.message_id, cursor, duplicate=False) for message, cursor in pairs)
+
+    async def queue(self, session_id: str, *, after: Place, limit: int, bytes_max: int) -> QueuePage:
+        """queue_v1"""
+        reply = await self._on_session("queue", session_id, (after.group, after.number, limit, bytes_max))
+        found, place = list[Waiting](), after
+        for i in range(2, len(reply), 6):
+            group, number, message_id, record, body, replaced = reply[i : i + 6]
+            place = Place(group, number)
+            found.append(Waiting(_record(_text(message_id), record[1:]), _present(body, replaced)))
+        return QueuePage(tuple(found), str(place) if reply[1] == 1 else None)
 
     async def goal_change(
         self, session_id: str, operation: str, seen: tuple[str, int] | None, goal: Data, created: Data | None
@@ -130,9 +206,9 @@ class Functions:
 
     # -- workers ----------------------------------------------------------------------------------------------
 
-    async def acquire(self, partition: int, owner: str, call: int, lease_ms: int) -> Grant | None:
+    async def acquire(self, partition: int, owner: str, call: int, lease_ms: int, crashes_max: int) -> Grant | None:
         """acquire_v1"""
-        args = (keys.session_prefix(partition), owner, call, lease_ms)
+        args = (keys.session_prefix(partition), owner, call, lease_ms, crashes_max)
         reply = await self._on_partition("acquire", partition, args, owner=owner)
         return _grant(reply, 1) if len(reply) > 1 else None
 
@@ -152,6 +228,7 @@ class Functions:
         then: Then,
         hand_out: bool,
         lease_ms: int,
+        crashes_max: int,
     ) -> Settled:
         """settle_v1"""
         partition = keys.partition_of(lease.session_id, self._partitions)
@@ -168,6 +245,7 @@ class Functions:
             why,
             _pack(dict(end.reason)),
             _pack(dict(end.usage)) if end.usage else b"",
+            crashes_max,
             *_drafts(drafts),
         )
         reply = await self._on_session("settle", lease.session_id, args, lease=lease)
@@ -182,11 +260,12 @@ class Functions:
         """handback_v1"""
         await self._on_session("handback", lease.session_id, (lease.epoch, lease.owner, call), lease=lease)
 
-    async def sweep(self, partition: int, *, forget_after_ms: int, place: int) -> tuple[Swept, int]:
-        """sweep_v1; the second value is where to go on, -1 when the partition is swept"""
+    async def sweep(self, partition: int, *, forget_after_ms: int, place: int) -> tuple[Swept, int, list[str]]:
+        """sweep_v1; the second value is where to go on, -1 when the partition is swept; then the sessions to erase"""
         args = (keys.session_prefix(partition), forget_after_ms, place)
         reply = await self._on_partition("sweep", partition, args, owner="sweeper")
-        return Swept(reply[1], reply[2], reply[3]), reply[4]
+        swept = Swept(reply[1], reply[2], reply[3], reply[5], reply[6])
+        return swept, reply[4], [_text(session_id) for session_id in reply[7:]]
 
     # -- inside -----------------------------------------------------------------------------------------------
 
@@ -270,9 +349,31 @@ def _grant(reply: Sequence[Any], at: int) -> Grant:
         phase=Phase(phase.decode()),
         attempt=int(attempt),
         cancel=cancel.decode() or None,
-        batch=tuple(Claimed(rest[i].decode(), unframe(rest[i + 1])) for i in range(0, len(rest), 2)),
+        batch=tuple(Claimed(rest[i].decode(), _present(rest[i + 1], rest[i + 2])) for i in range(0, len(rest), 3)),
         calls=_unpacked(calls) if calls else {},
         recovered=recovered.decode() or None,
+    )
+
+
+def _present(queued: bytes, replaced: bytes) -> Data:
+    """A message's `inbox/queued` data with its present content."""
+    data: dict[str, Any] = unframe(queued)
+    return {**data, "content": unframe(replaced)["content"]} if replaced else data
+
+
+def _record(message_id: str, reply: Sequence[Any]) -> Record:
+    state, lane, wake, due, held, cursor, turn, step, why = reply
+    return Record(
+        message_id=message_id,
+        state=STATES[_text(state)],
+        lane=LANE_OF[_text(lane)],
+        wake=wake == 1,
+        due=due == 1,
+        held=held == 1,
+        cursor=cursor,
+        turn=turn or None,
+        step=step or None,
+        why=_text(why) or None,
     )
 
 

@@ -4,8 +4,9 @@
     mailslot:{pNN}:s:<sid>:state             hash     indexes, owner, lease
     mailslot:{pNN}:s:<sid>:ledger            stream   the truth; ids <seq>-0
     mailslot:{pNN}:s:<sid>:turn, ...:step    zset     the lanes: messageId by place
+    mailslot:{pNN}:s:<sid>:later             zset     queued messages that are not due yet, by place
     mailslot:{pNN}:s:<sid>:messages          hash     messageId -> record
-    mailslot:{pNN}:ready active bell leases forget sessions idle goals counts slot:<owner>
+    mailslot:{pNN}:ready active bell leases forget sessions idle goals counts due dead erase slot:<owner>
 
 Rule 1: all keys of a partition share a hash tag, so an act on a session and its queues is one Cluster slot.
 Rule 2: the partition of a session is crc32(id) modulo the number of partitions, in every language.
@@ -19,8 +20,11 @@ from functools import lru_cache
 
 CONFIG = "mailslot:config"
 IDLE_GROUP = "mailslot:goals"
-SESSION_KEYS = ("state", "ledger", "turn", "step", "messages")
-PARTITION_KEYS = ("ready", "active", "bell", "leases", "forget", "sessions", "idle", "goals", "counts")
+SESSION_KEYS = ("state", "ledger", "turn", "step", "messages", "later")
+PARTITION_KEYS = (
+    *("ready", "active", "bell", "leases", "forget", "sessions", "idle", "goals", "counts"),
+    *("due", "dead", "erase"),
+)
 NAMES_CACHED = 16_384  # sessions whose key names are kept ready; making them anew costs microseconds
 
 

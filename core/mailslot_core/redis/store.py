@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from typing import Any, Self
 
 import msgpack
@@ -37,22 +38,29 @@ from mailslot_core.errors import (
     StoreUnavailable,
 )
 from mailslot_core.goal import Change, Round
-from mailslot_core.inbox import Receipt, Submission
+from mailslot_core.inbox import Receipt, Room, Submission, redrivable, revived
 from mailslot_core.redis import keys, server
-from mailslot_core.redis.functions import LANES, Functions, load
+from mailslot_core.redis.functions import LANE_OF, STATES, Functions, load
 from mailslot_core.redis.topics import Topics
 from mailslot_core.redis.wire import REFUSALS, Barrier, Command, GroupCommit
 from mailslot_core.session import TERMINAL, Data, Event, MessageState, Phase, Session, Status, retry_reason
 from mailslot_core.settings import StoreSettings
 from mailslot_core.store import (
     PAGE_BYTES_MAX,
+    Closing,
     Created,
+    DeadLetter,
+    DeadMessage,
     Grant,
     IdleNotice,
     Lease,
+    LetterId,
     Level,
     Load,
     Page,
+    Place,
+    QueuePage,
+    Record,
     Renewal,
     Settled,
     Swept,
@@ -66,19 +74,10 @@ NOT_CARRIED_OUT = frozenset(
         *("NOPERM", "NOAUTH", "WRONGPASS"),
     }
 )
-STATES = {
-    "q": "queued",
-    "c": "claimed",
-    "a": "admitted",
-    "r": "rejected",
-    "x": "cancelled",
-    "e": "expired",
-    "d": "dead",
-}
-LANE_NAMES = {letter: str(lane) for lane, letter in LANES.items()}
 PACKED_FIELDS = frozenset({b"claimed", b"calls", b"goal"})
 GOAL_TRIES_MAX = 10  # changes of one goal that may come between reading and changing it
 PIECE_EVENTS, PIECE_EVENTS_MAX = 8, 512  # events in one read of a page, at first and at most
+LETTERS_MAX = 200  # dead letters looked at in one call
 POOL_SPARE = 6  # connections beside the wire's: bell, notices, start checks, the doctor
 
 
@@ -92,7 +91,8 @@ class RedisStore:
         self.partitions = settings.partitions
         self.durability: str = settings.durability
         self._client = client
-        self._pending_max = settings.pending_max
+        self._room = Room(settings.pending_max, settings.pending_bytes_max)
+        self._crashes_max = settings.crashes_max
         self._call_s_max = settings.call_timeout_ms / 1000
         timeout_ms = settings.call_timeout_ms + (settings.durability_timeout_ms if barrier else 0)
         self._wire = GroupCommit(client.connection_pool, timeout_ms=timeout_ms, barrier=barrier)
@@ -133,7 +133,7 @@ class RedisStore:
     async def submit(self, session_id: str, submission: Submission, created: Data | None) -> Receipt:
         """See `Store.submit`."""
         try:
-            return await self._functions.submit(session_id, submission, created, self._pending_max)
+            return await self._functions.submit(session_id, submission, created, self._room)
         except OutcomeUnknown as error:
             error.message_id = submission.message_id
             raise
@@ -155,9 +155,73 @@ class RedisStore:
         sentence = f"message {message_id} was kept before; its receipt cannot be given now: {refusal}"
         raise OutcomeUnknown(sentence, message_id=message_id) from refusal
 
-    async def cancel(self, session_id: str, *, cause: str, turn: int | None = None) -> Cancelled:
+    async def cancel(self, session_id: str, *, cause: str, queue: str = "keep", turn: int | None = None) -> Cancelled:
         """See `Store.cancel`."""
-        return await self._functions.cancel(session_id, cause, turn)
+        return await self._functions.cancel(session_id, cause, queue, turn)
+
+    async def replace(self, session_id: str, message_id: str, content: list[Any]) -> Record:
+        """See `Store.replace`."""
+        return await self._functions.replace(session_id, message_id, content, self._room)
+
+    async def withdraw(self, session_id: str, message_id: str) -> Record:
+        """See `Store.withdraw`."""
+        return await self._functions.withdraw(session_id, message_id)
+
+    async def move(self, session_id: str, message_id: str) -> Record:
+        """See `Store.move`."""
+        return await self._functions.move(session_id, message_id)
+
+    async def release(self, session_id: str) -> int:
+        """See `Store.release`."""
+        return await self._functions.release(session_id)
+
+    async def close_session(self, session_id: str, *, erase: bool = False) -> Closing:
+        """See `Store.close_session`."""
+        closing = await self._functions.close(session_id, erase=erase)
+        return await self._erase(session_id, closing.cursor) if erase and closing.closed else closing
+
+    async def _erase(self, session_id: str, cursor: int) -> Closing:
+        """Erase a closed session, piece by piece; whoever is killed in between leaves the rest to the sweeper."""
+        await self._erase_letters(session_id)
+        messages = events = 0
+        while True:
+            done, dropped, events = await self._functions.erase(session_id)
+            messages += dropped
+            if done or not dropped:
+                return Closing(True, cursor, done, events, messages)
+
+    async def _erase_letters(self, session_id: str) -> None:
+        partition = keys.partition_of(session_id, self.partitions)
+        letters = await self._letters(partition, "-", LETTERS_MAX)
+        while letters:
+            for letter in letters:
+                if letter.session_id == session_id:
+                    name = LetterId.read(letter.letter_id)
+                    await self._call(("XDEL", keys.partition_key(partition, "dead"), f"{name.time}-{name.number}"))
+            last = LetterId.read(letters[-1].letter_id)
+            letters = await self._letters(partition, f"({last.time}-{last.number}", LETTERS_MAX)
+
+    async def redrive(self, letter_id: str) -> tuple[Receipt, ...]:
+        """See `Store.redrive`. The function checks again that what was read as dead is dead."""
+        name = LetterId.read(letter_id)
+        place = f"{name.time}-{name.number}"
+        letters = await self._letters(name.partition, place, 1, place) if name.partition < self.partitions else []
+        if not letters or await self.level(letters[0].session_id) is None:
+            raise Refused("not-found", f"there is no dead letter {letter_id}")
+        session_id = letters[0].session_id
+        records = await self._records(session_id, [message_id for message_id, _ in letters[0].messages])
+        dead = {message_id: record for message_id, record in records.items() if record and record[0] == "d"}
+        submissions = [await self._revived(session_id, message_id, record) for message_id, record in dead.items()]
+        return await self._functions.redrive(session_id, redrivable(letter_id, submissions), self._room)
+
+    async def _revived(self, session_id: str, message_id: str, record: Sequence[Any]) -> Submission:
+        _, lane, wake, queued_seq, body_seq, *_ = record
+        data = dict((await self._event(session_id, queued_seq)).data)
+        data["content"] = (await self._event(session_id, body_seq)).data["content"]
+        return Submission(message_id, LANE_OF[lane], wake == 1, revived(data), _fingerprint(record))
+
+    async def _event(self, session_id: str, seq: int) -> Event:
+        return (await self._page(session_id, seq - 1, 1))[0]
 
     async def goal_change(self, session_id: str, change: Change, created: Data | None = None) -> Data:
         """See `Store.goal_change`. Who names no revision means the present one, whatever it is by now."""
@@ -184,7 +248,7 @@ class RedisStore:
 
     async def acquire(self, partition: int, owner: str, call: int, lease_ms: int) -> Grant | None:
         """See `Store.acquire`."""
-        return await self._functions.acquire(partition, owner, call, lease_ms)
+        return await self._functions.acquire(partition, owner, call, lease_ms, self._crashes_max)
 
     async def take(self, lease: Lease, call: int) -> Grant:
         """See `Store.take`."""
@@ -206,7 +270,16 @@ class RedisStore:
         lease_ms: int,
     ) -> Settled:
         """See `Store.settle`."""
-        return await self._functions.settle(lease, call, drafts, end, then=then, hand_out=hand_out, lease_ms=lease_ms)
+        return await self._functions.settle(
+            lease,
+            call,
+            drafts,
+            end,
+            then=then,
+            hand_out=hand_out,
+            lease_ms=lease_ms,
+            crashes_max=self._crashes_max,
+        )
 
     async def renew(self, leases: Sequence[Lease], lease_ms: int) -> list[Renewal]:
         """See `Store.renew`."""
@@ -218,12 +291,12 @@ class RedisStore:
 
     async def sweep(self, partition: int, *, forget_after_ms: int) -> Swept:
         """See `Store.sweep`."""
-        total, place = Swept(), 0
+        total, place, leaving = Swept(), 0, list[str]()
         while place >= 0:
-            swept, place = await self._functions.sweep(partition, forget_after_ms=forget_after_ms, place=place)
-            total = Swept(
-                total.lapsed + swept.lapsed, total.repaired + swept.repaired, total.forgotten + swept.forgotten
-            )
+            swept, place, leaving = await self._functions.sweep(partition, forget_after_ms=forget_after_ms, place=place)
+            total += swept
+        for session_id in leaving:
+            total += Swept(erased=int((await self._erase(session_id, 0)).erased))
         return total
 
     # -- goals ------------------------------------------------------------------------------------------------
@@ -252,6 +325,65 @@ class RedisStore:
         now = _time_ms(await self._call(("TIME",))) if _number(state, b"retryAt") else 0
         return _level(session_id, state, now)
 
+    async def message(self, session_id: str, message_id: str) -> Record | None:
+        """See `Store.message`."""
+        hold, records = await asyncio.gather(
+            self._call(("HGET", self._key(session_id, "state"), "hold")), self._records(session_id, [message_id])
+        )
+        record = records[message_id]
+        if record is None:
+            return None
+        state, lane, wake, cursor, _, _, _, turn, step, why, _, due = record[:12]
+        held = state == "q" and wake == 1 and due == 1 and bool(hold)
+        told = (
+            STATES[state],
+            LANE_OF[lane],
+            wake == 1,
+            due == 1,
+            held,
+            cursor,
+            turn or None,
+            step or None,
+            why or None,
+        )
+        return Record(message_id, *told)
+
+    async def _records(self, session_id: str, message_ids: Sequence[str]) -> dict[str, Sequence[Any] | None]:
+        """Records as functions.lua keeps them."""
+        if not message_ids:
+            return {}
+        raw = await self._call(("HMGET", self._key(session_id, "messages"), *message_ids))
+        records = (msgpack.unpackb(record) if record else None for record in raw)
+        return dict(zip(message_ids, records, strict=True))
+
+    async def queue(self, session_id: str, *, after: str, limit: int) -> QueuePage:
+        """See `Store.queue`."""
+        begin = Place.read(after) if after else Place(-1, 0)
+        return await self._functions.queue(session_id, after=begin, limit=limit, bytes_max=PAGE_BYTES_MAX)
+
+    async def dead(self, *, after: str, limit: int) -> list[DeadLetter]:
+        """See `Store.dead`."""
+        begin = LetterId.read(after) if after else LetterId(0, 0, -1)
+        found = await asyncio.gather(
+            *(
+                # Of two letters of one time and number, that of the lower partition comes first.
+                self._letters(number, f"{'(' if number <= begin.partition else ''}{begin.time}-{begin.number}", limit)
+                for number in range(self.partitions)
+            )
+        )
+        letters = sorted((letter for some in found for letter in some), key=lambda x: LetterId.read(x.letter_id))
+        return list(await asyncio.gather(*(self._with_states(letter) for letter in letters[:limit])))
+
+    async def _letters(self, partition: int, begin: str, limit: int, end: str = "+") -> list[DeadLetter]:
+        """Dead letters of a partition as they were kept."""
+        command = ("XRANGE", keys.partition_key(partition, "dead"), begin, end, "COUNT", limit)
+        return [_letter(partition, entry) for entry in await self._call(command)]
+
+    async def _with_states(self, letter: DeadLetter) -> DeadLetter:
+        records = await self._records(letter.session_id, [message_id for message_id, _ in letter.messages])
+        states = {message_id: STATES[record[0]] if record else None for message_id, record in records.items()}
+        return replace(letter, messages=tuple(DeadMessage(*pair) for pair in states.items()))
+
     async def indexes(self, session_id: str) -> Data | None:
         """See `Store.indexes`. Read in one transaction, so that no act falls between."""
         try:
@@ -260,7 +392,8 @@ class RedisStore:
                 pipe.hgetall(self._key(session_id, "messages"))
                 pipe.zrange(self._key(session_id, "turn"), 0, -1)
                 pipe.zrange(self._key(session_id, "step"), 0, -1)
-                state, messages, turn, step = await pipe.execute()
+                pipe.zrange(self._key(session_id, "later"), 0, -1)
+                state, messages, turn, step, later = await pipe.execute()
         except (RedisError, OSError) as error:
             raise _unreachable(error) from error
         if not state:
@@ -269,6 +402,7 @@ class RedisStore:
         return {
             **_indexes(_fields(state)),
             "lanes": lanes,
+            "later": [name.decode() for name in later],
             "messages": {name.decode(): _message(msgpack.unpackb(record)) for name, record in messages.items()},
         }
 
@@ -468,7 +602,7 @@ def _level(session_id: str, state: Mapping[bytes, Any], now: int) -> Level:
     hold, phase, claimed = state.get(b"hold"), state.get(b"phase", "closed"), state.get(b"claimed", [])
     status = Status(state.get(b"status", "idle"))
     waiting = _number(state, b"followups") + _number(state, b"steers")
-    pending = waiting + _number(state, b"injects") + len(claimed)
+    pending = waiting + _number(state, b"injects") + _number(state, b"delayed") + len(claimed)
     turn = _number(state, b"turn")
     is_open = phase != Phase.CLOSED
     reasons = [f"turn {turn}"] if is_open else []
@@ -487,6 +621,8 @@ def _level(session_id: str, state: Mapping[bytes, Any], now: int) -> Level:
         conservation=_number(state, b"queued") - sum(_settled(state).values()) - pending,
         goal=state.get(b"goal"),
         usage=_usage(state),
+        hold=hold,
+        closed=b"closed" in state,
     )
 
 
@@ -499,6 +635,7 @@ def _indexes(state: Mapping[bytes, Any]) -> dict[str, Any]:
         "cancel": state.get(b"cancel"),
         "claimed": state.get(b"claimed", []),
         "closed": b"closed" in state,
+        "closing": b"closing" in state,
         "goal": state.get(b"goal"),
         "goalMessage": state.get(b"goalMessage"),
         "goalRevision": _number(state, b"goalRevision"),
@@ -515,23 +652,46 @@ def _indexes(state: Mapping[bytes, Any]) -> dict[str, Any]:
         "time": _number(state, b"time"),
         "turn": _number(state, b"turn"),
         "usage": _usage(state),
+        "waitingBytes": _number(state, b"waitingBytes"),
     }
 
 
 def _message(record: Sequence[Any]) -> dict[str, Any]:
     """A message's record under the names of `session.message_index`; functions.lua says what stands where."""
-    state, lane, wake, queued_seq, body_seq, place, _goal, turn, step, why = record[:10]
+    state, lane, wake, queued_seq, body_seq, place, _goal, turn, step, why, _, due, not_before, expires_at, size = (
+        record
+    )
     return {
         "bodySeq": body_seq,
-        "lane": LANE_NAMES[lane],
+        "due": due == 1,
+        "expiresAt": expires_at or None,
+        "lane": str(LANE_OF[lane]),
+        "notBefore": not_before or None,
         "place": place,
         "queuedSeq": queued_seq,
-        "state": STATES[state],
+        "size": size,
+        "state": str(STATES[state]),
         "step": step or None,
         "turn": turn or None,
         "wake": wake == 1,
         "why": why or None,
     }
+
+
+def _letter(partition: int, entry: Sequence[Any]) -> DeadLetter:
+    name, fields = entry
+    found = fields if isinstance(fields, Mapping) else dict(zip(fields[::2], fields[1::2], strict=True))
+    data: Any = unframe(found[b"data"])
+    time, _, number = name.decode().partition("-")
+    return DeadLetter(
+        letter_id=str(LetterId(int(time), int(number), partition)),
+        session_id=data["sessionId"],
+        turn=data["turn"],
+        reason=data["reason"],
+        attempts=data["attempts"],
+        time=data["time"],
+        messages=tuple(DeadMessage(message_id, None) for message_id in data["messages"]),
+    )
 
 
 def _fingerprint(record: Sequence[Any]) -> str:
