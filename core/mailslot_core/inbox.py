@@ -179,6 +179,7 @@ def clear(act: Act, cause: str) -> list[str]:
 
 def release(act: Act) -> None:
     """End a hold because somebody asked for it (semantics S7)."""
+    check_open(act.session)
     if act.session.hold is None:
         raise Refused("not-held", f"session {act.session.session_id} is not on hold")
     activity.release(act, "release")

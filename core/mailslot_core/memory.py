@@ -545,6 +545,7 @@ class MemoryStore:
             leased=sum(1 for k in kept if k.owner is not None),
             sessions=len(kept),
             fenced=part.fenced,
+            dead=len(part.letters),
         )
 
     # -- hints ------------------------------------------------------------------------------------------------

@@ -265,7 +265,9 @@ class Load(NamedTuple):
     active: int
     leased: int
     sessions: int
-    fenced: int
+    fenced: int  # refused writes of former owners, ever
+    dead: int = 0  # dead letters that are kept
+    damaged: int = 0  # times that a session was set aside because it cannot be read
 
 
 class Notices:
@@ -340,7 +342,7 @@ class Store(Protocol):
 
     async def release(self, session_id: str) -> int:
         """No hold is in force and what waited behind it wakes the agent; the newest seq (S7). Refused: `not-held`,
-        `not-found`."""
+        `closed`, `not-found`."""
         ...
 
     async def close_session(self, session_id: str, *, erase: bool = False) -> Closing:

@@ -991,7 +991,8 @@ end
 local function release_session(keys, argv)
   local a = open(keys, argv)
   if a.s.seq == 0 then return refused('not-found', 'there is no session ' .. a.sid) end
-  if a.s.hold == '' then return refused('not-held', 'session ' .. a.sid .. ' is not on hold') end
+  local no = shut(a) or a.s.hold == '' and refused('not-held', 'session ' .. a.sid .. ' is not on hold')
+  if no then return no end
   release_hold(a, 'release')
   finish(a)
   return { 'ok', a.s.seq }

@@ -457,18 +457,20 @@ class RedisStore:
     async def load(self, partition: int) -> Load:
         """See `Store.load`."""
         key = keys.partition_key
-        ready, oldest, active, leased, sessions, fenced, now = await asyncio.gather(
+        ready, oldest, active, leased, sessions, counts, dead, now = await asyncio.gather(
             self._call(("ZCARD", key(partition, "ready"))),
             self._call(("ZRANGE", key(partition, "ready"), 0, 0)),
             self._call(("ZCARD", key(partition, "active"))),
             self._call(("ZCARD", key(partition, "leases"))),
             self._call(("ZCARD", key(partition, "sessions"))),
-            self._call(("HGET", key(partition, "counts"), "fenced")),
+            self._call(("HMGET", key(partition, "counts"), "fenced", "damaged")),
+            self._call(("XLEN", key(partition, "dead"))),
             self._call(("TIME",)),
         )
         since = await self._call(("ZSCORE", key(partition, "ready"), oldest[0])) if oldest else None
         waited = max(0, _time_ms(now) - int(float(since))) if since is not None else 0
-        return Load(ready, waited, active, leased, sessions, int(fenced or 0))
+        fenced, damaged = (int(count or 0) for count in counts)
+        return Load(ready, waited, active, leased, sessions, fenced, dead, damaged)
 
     # -- hints ------------------------------------------------------------------------------------------------
 
