@@ -11,7 +11,20 @@
 `AsyncClient` is the same with `await`. What can go wrong is one tree, `MailslotError`.
 """
 
-from mailslot.answer import Budgets, CancelOutcome, Goal, GoalReason, Level, Receipt, Usage
+from mailslot.answer import (
+    Budgets,
+    CancelOutcome,
+    Closing,
+    DeadLetter,
+    DeadMessage,
+    Erasure,
+    Goal,
+    GoalReason,
+    Level,
+    Receipt,
+    StoreReceipt,
+    Usage,
+)
 from mailslot.client import (
     AsyncClient,
     AsyncRun,
@@ -33,7 +46,7 @@ from mailslot.errors import (
 )
 from mailslot.event import Delta, Event
 from mailslot.interval import RunResult
-from mailslot.record import MessageRecord
+from mailslot.record import MessageRecord, QueuedMessage
 from mailslot.settings import Settings
 
 __all__ = [
@@ -45,8 +58,12 @@ __all__ = [
     "Budgets",
     "CancelOutcome",
     "Client",
+    "Closing",
     "CursorExpired",
+    "DeadLetter",
+    "DeadMessage",
     "Delta",
+    "Erasure",
     "Event",
     "Goal",
     "GoalReason",
@@ -54,6 +71,7 @@ __all__ = [
     "MailslotError",
     "MessageRecord",
     "OutcomeUnknown",
+    "QueuedMessage",
     "Receipt",
     "Refused",
     "Run",
@@ -62,6 +80,7 @@ __all__ = [
     "Session",
     "SessionGoal",
     "Settings",
+    "StoreReceipt",
     "TransportLost",
     "Usage",
 ]

@@ -1,4 +1,4 @@
-"""What the server answers, as values: receipt, level, goal, and what a cancel came to.
+"""What the server answers, as values: receipt, level, goal, dead letter, what a cancel or a session's end came to.
 
 Rule 1: a receipt says that the message is durably queued. It has no status, no result and no reason, and nothing
         here gives it one.
@@ -7,10 +7,11 @@ Rule 2: a level is about the whole agent, never about a message.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from mailslot.reading import JsonMap, field, optional, texts
+from mailslot.reading import JsonMap, field, maps, optional, texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,10 @@ class Level:
     turn: int | None = None
     """The open turn."""
     goal: Goal | None = None
+    hold: str | None = None
+    """Why the queue is on hold; None when it is not."""
+    closed: bool = False
+    """The session takes no more messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +129,59 @@ class CancelOutcome:
     outcome: str
     """`requested`, `nothing_to_cancel`, or, to a caller who waits, `settled`."""
     still_queued: tuple[str, ...]
-    """Messages that the agent goes on with."""
+    """Messages that the agent goes on with, or holds."""
     turn: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The session takes no more messages."""
+
+    closed: bool
+    """False while its last turn still ends; `session/closed` follows at its idle."""
+    cursor: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReceipt:
+    """What one store had of a session, and whether it is gone from there; None when that is not known."""
+
+    erased: bool
+    events: int | None = None
+    messages: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """The session is closed, and gone once `erased` is True."""
+
+    erased: bool
+    """False while its last turn still ends; it is erased after that, without being asked again."""
+    stores: Mapping[str, StoreReceipt]
+    """By the name of the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadMessage:
+    """A message that died with a turn, and what it is now: `dead`, what a redrive made of it, or None: not known."""
+
+    message_id: str
+    state: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A turn that was given up after too many crashes, and the messages that died with it."""
+
+    letter_id: str
+    """What to redrive it by."""
+    session_id: str
+    turn: int
+    reason: str
+    attempts: int
+    time: int
+    """Milliseconds since 1970 by the store's clock."""
+    messages: tuple[DeadMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +217,8 @@ def read_level(value: JsonMap) -> Level:
         conservation=field(value, "conservation", int),
         turn=optional(value, "turn", int),
         goal=None if goal is None else read_goal(goal),
+        hold=optional(value, "hold", str),
+        closed=optional(value, "closed", bool) or False,
     )
 
 
@@ -185,6 +243,43 @@ def read_cancel(value: JsonMap) -> CancelOutcome:
         outcome=field(value, "outcome", str),
         still_queued=texts(value, "stillQueued"),
         turn=optional(value, "turn", int),
+    )
+
+
+def read_closing(value: JsonMap) -> Closing:
+    """The end of a session from its JSON."""
+    return Closing(closed=field(value, "closed", bool), cursor=field(value, "cursor", int))
+
+
+def read_erasure(value: JsonMap) -> Erasure:
+    """What erasing a session came to, from its JSON."""
+    stores = field(value, "stores", dict)
+    return Erasure(
+        erased=field(value, "erased", bool),
+        stores={
+            name: StoreReceipt(
+                erased=field(receipt, "erased", bool),
+                events=optional(receipt, "events", int),
+                messages=optional(receipt, "messages", int),
+            )
+            for name, receipt in ((name, field(stores, name, dict)) for name in stores)
+        },
+    )
+
+
+def read_dead(value: JsonMap) -> DeadLetter:
+    """A dead letter from its JSON."""
+    return DeadLetter(
+        letter_id=field(value, "letterId", str),
+        session_id=field(value, "sessionId", str),
+        turn=field(value, "turn", int),
+        reason=field(value, "reason", str),
+        attempts=field(value, "attempts", int),
+        time=field(value, "time", int),
+        messages=tuple(
+            DeadMessage(field(message, "messageId", str), optional(message, "state", str))
+            for message in maps(value, "messages")
+        ),
     )
 
 

@@ -1,10 +1,13 @@
 """The client, and its asynchronous twin: the same names, awaited.
 
-    Client ──> Session ──> prompt, steer, inject     a receipt: the message is kept, and nothing more
-                     ├───> events, status, when_idle  what the whole agent does
-                     ├───> run, stream                an interval that the caller owns
-                     ├───> cancel
-                     └───> goal                       a durable objective
+    Client ──> Session ──> prompt, steer, inject             a receipt: the message is kept, and nothing more
+           │         ├───> queue, message                     what waits; what happened to one message
+           │         ├───> replace, move, withdraw            changes of what is still queued
+           │         ├───> events, status, when_idle          what the whole agent does
+           │         ├───> run, stream                        an interval that the caller owns
+           │         ├───> cancel, release, close, delete
+           │         └───> goal                               a durable objective
+           └─> sessions, dead, redrive
 
 Rule 1: a receipt is never paired with a result, here or anywhere. Who wants to own what follows uses `run`.
 Rule 2: neither class decides anything: each method is one operation, carried out by a transport.
@@ -16,12 +19,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, 
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 
-from mailslot import operation
-from mailslot.answer import Budgets, CancelOutcome, Goal, Level, Receipt
+from mailslot import inbox, operation
+from mailslot.answer import Budgets, CancelOutcome, Closing, DeadLetter, Erasure, Goal, Level, Receipt
 from mailslot.event import Event, Item
 from mailslot.ids import new_id
 from mailslot.interval import RunResult
-from mailslot.operation import Address, Content, Delivery
+from mailslot.operation import Address, Content, Delivery, Queue, Reject
+from mailslot.record import MessageRecord, QueuedMessage
 from mailslot.run import owned_run
 from mailslot.settings import Settings
 from mailslot.subscription import followed
@@ -79,6 +83,14 @@ class Client:
         """The level of every session."""
         return self._transport.follow(operation.levels(self._transport.terms, status))
 
+    def dead(self) -> Generator[DeadLetter, None, None]:
+        """Turns that were given up after too many crashes, oldest first, with the messages that died with them."""
+        return self._transport.follow(inbox.dead(self._transport.terms))
+
+    def redrive(self, letter_id: str) -> tuple[Receipt, ...]:
+        """Queue a letter's dead messages again, each under its id; refused `not-dead` when none is dead any more."""
+        return self._transport.perform(inbox.redrive(self._transport.terms, letter_id))
+
     def close(self) -> None:
         """Close every connection."""
         self._transport.close()
@@ -106,37 +118,129 @@ class Session:
         """The session's id."""
         return self._address.session_id
 
-    def prompt(
+    def prompt(  # noqa: PLR0913 - the protocol names them (section 7)
         self,
         content: Content,
         *,
         message_id: str | None = None,
         delivery: Delivery = "queue",
+        not_before: int | None = None,
+        expires_at: int | None = None,
+        if_busy: Reject | None = None,
+        if_idle: Reject | None = None,
+        expect_turn: int | None = None,
         source: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Receipt:
         """Send a message. The receipt proves that it is durably queued, and nothing else.
 
         Without a `message_id` one is made here, so that a lost answer is asked for again and never sends twice.
+        Times are milliseconds since 1970. Before `not_before` it waits and does nothing; at `expires_at` it expires if
+        it is still queued. `if_busy="reject"` has it refused unless nothing is under way. A steer with
+        `if_idle="reject"` is refused when it would open a turn, one with `expect_turn` unless that turn is open.
         """
-        message = operation.draft(content, message_id=message_id, delivery=delivery, source=source, metadata=metadata)
+        message = operation.draft(
+            content,
+            message_id=message_id,
+            delivery=delivery,
+            not_before=not_before,
+            expires_at=expires_at,
+            if_busy=if_busy,
+            if_idle=if_idle,
+            expect_turn=expect_turn,
+            source=source,
+            metadata=metadata,
+        )
         return self._transport.perform(operation.prompt(self._transport.terms, self._address, message))
 
-    def steer(self, content: Content, *, message_id: str | None = None) -> Receipt:
+    def steer(
+        self,
+        content: Content,
+        *,
+        message_id: str | None = None,
+        not_before: int | None = None,
+        expires_at: int | None = None,
+        if_busy: Reject | None = None,
+        if_idle: Reject | None = None,
+        expect_turn: int | None = None,
+    ) -> Receipt:
         """Send a message that joins the running turn at its next step, or wakes the agent."""
-        return self.prompt(content, message_id=message_id, delivery="steer")
+        return self.prompt(
+            content,
+            message_id=message_id,
+            delivery="steer",
+            not_before=not_before,
+            expires_at=expires_at,
+            if_busy=if_busy,
+            if_idle=if_idle,
+            expect_turn=expect_turn,
+        )
 
-    def inject(self, content: Content, *, message_id: str | None = None) -> Receipt:
+    def inject(
+        self,
+        content: Content,
+        *,
+        message_id: str | None = None,
+        not_before: int | None = None,
+        expires_at: int | None = None,
+        if_busy: Reject | None = None,
+    ) -> Receipt:
         """Leave something for the agent to see at its next step; it does not wake it."""
-        return self.prompt(content, message_id=message_id, delivery="inject")
+        return self.prompt(
+            content,
+            message_id=message_id,
+            delivery="inject",
+            not_before=not_before,
+            expires_at=expires_at,
+            if_busy=if_busy,
+        )
 
-    def cancel(
-        self, queue: Literal["keep"] = "keep", *, turn: int | None = None, wait: float | None = None
-    ) -> CancelOutcome:
-        """Stop the open turn; what is queued goes on. `turn` stops only that one; `wait` waits so many seconds."""
+    def queue(self) -> tuple[QueuedMessage, ...]:
+        """What waits: claimed messages, the next step's, the next turns', and last those that are not due."""
+        return self._transport.perform(inbox.queue(self._transport.terms, self._address))
+
+    def message(self, message_id: str) -> MessageRecord:
+        """What happened to a message, until some time after it settled. It never says how a turn ended."""
+        return self._transport.perform(inbox.message(self._transport.terms, self._address, message_id))
+
+    def replace(self, message_id: str, content: Content) -> MessageRecord:
+        """Give a queued message new content in its old place; refused `already-claimed` or `already-settled`."""
+        return self._transport.perform(inbox.replace(self._transport.terms, self._address, message_id, content))
+
+    def move(self, message_id: str) -> MessageRecord:
+        """Steer with a queued message: it joins the running turn at its next step, or wakes the agent. Ends a hold."""
+        return self._transport.perform(inbox.move(self._transport.terms, self._address, message_id))
+
+    def withdraw(self, message_id: str) -> MessageRecord:
+        """Take a queued message back; refused `already-claimed` or `already-settled`."""
+        return self._transport.perform(inbox.withdraw(self._transport.terms, self._address, message_id))
+
+    def cancel(self, queue: Queue = "keep", *, turn: int | None = None, wait: float | None = None) -> CancelOutcome:
+        """Stop the open turn. What is queued goes on, waits for a release (`hold`), or is cancelled too (`clear`).
+
+        `turn` stops only that one; `wait` waits so many seconds.
+        """
         return self._transport.perform(
             operation.cancel(self._transport.terms, self._address, queue=queue, turn=turn, wait_s=wait)
         )
+
+    def release(self) -> int:
+        """End a hold: what is queued wakes the agent again. The newest seq; refused `not-held`."""
+        return self._transport.perform(inbox.release(self._transport.terms, self._address))
+
+    def close(self) -> Closing:
+        """Close the session for good: what is queued is cancelled, an open turn is stopped, nothing more is taken.
+
+        Its history stays readable.
+        """
+        return self._transport.perform(inbox.close(self._transport.terms, self._address))
+
+    def delete(self, *, wait: float | None = None) -> Erasure:
+        """Close the session and erase everything of it. `wait` waits so many seconds for its last turn to end.
+
+        Its id is free afterwards. Refused `not-found` when it is not there (any more).
+        """
+        return self._transport.perform(inbox.erase(self._transport.terms, self._address, wait))
 
     @overload
     def events(self, after: int = 0, deltas: Literal[False] = False) -> Generator[Event, None, None]: ...
@@ -301,6 +405,14 @@ class AsyncClient:
         """See `Client.sessions`."""
         return self._transport.follow(operation.levels(self._transport.terms, status))
 
+    def dead(self) -> AsyncGenerator[DeadLetter, None]:
+        """See `Client.dead`."""
+        return self._transport.follow(inbox.dead(self._transport.terms))
+
+    async def redrive(self, letter_id: str) -> tuple[Receipt, ...]:
+        """See `Client.redrive`."""
+        return await self._transport.perform(inbox.redrive(self._transport.terms, letter_id))
+
     async def aclose(self) -> None:
         """Close every connection."""
         await self._transport.aclose()
@@ -328,34 +440,116 @@ class AsyncSession:
         """The session's id."""
         return self._address.session_id
 
-    async def prompt(
+    async def prompt(  # noqa: PLR0913 - likewise
         self,
         content: Content,
         *,
         message_id: str | None = None,
         delivery: Delivery = "queue",
+        not_before: int | None = None,
+        expires_at: int | None = None,
+        if_busy: Reject | None = None,
+        if_idle: Reject | None = None,
+        expect_turn: int | None = None,
         source: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Receipt:
         """See `Session.prompt`."""
-        message = operation.draft(content, message_id=message_id, delivery=delivery, source=source, metadata=metadata)
+        message = operation.draft(
+            content,
+            message_id=message_id,
+            delivery=delivery,
+            not_before=not_before,
+            expires_at=expires_at,
+            if_busy=if_busy,
+            if_idle=if_idle,
+            expect_turn=expect_turn,
+            source=source,
+            metadata=metadata,
+        )
         return await self._transport.perform(operation.prompt(self._transport.terms, self._address, message))
 
-    async def steer(self, content: Content, *, message_id: str | None = None) -> Receipt:
+    async def steer(
+        self,
+        content: Content,
+        *,
+        message_id: str | None = None,
+        not_before: int | None = None,
+        expires_at: int | None = None,
+        if_busy: Reject | None = None,
+        if_idle: Reject | None = None,
+        expect_turn: int | None = None,
+    ) -> Receipt:
         """See `Session.steer`."""
-        return await self.prompt(content, message_id=message_id, delivery="steer")
+        return await self.prompt(
+            content,
+            message_id=message_id,
+            delivery="steer",
+            not_before=not_before,
+            expires_at=expires_at,
+            if_busy=if_busy,
+            if_idle=if_idle,
+            expect_turn=expect_turn,
+        )
 
-    async def inject(self, content: Content, *, message_id: str | None = None) -> Receipt:
+    async def inject(
+        self,
+        content: Content,
+        *,
+        message_id: str | None = None,
+        not_before: int | None = None,
+        expires_at: int | None = None,
+        if_busy: Reject | None = None,
+    ) -> Receipt:
         """See `Session.inject`."""
-        return await self.prompt(content, message_id=message_id, delivery="inject")
+        return await self.prompt(
+            content,
+            message_id=message_id,
+            delivery="inject",
+            not_before=not_before,
+            expires_at=expires_at,
+            if_busy=if_busy,
+        )
+
+    async def queue(self) -> tuple[QueuedMessage, ...]:
+        """See `Session.queue`."""
+        return await self._transport.perform(inbox.queue(self._transport.terms, self._address))
+
+    async def message(self, message_id: str) -> MessageRecord:
+        """See `Session.message`."""
+        return await self._transport.perform(inbox.message(self._transport.terms, self._address, message_id))
+
+    async def replace(self, message_id: str, content: Content) -> MessageRecord:
+        """See `Session.replace`."""
+        return await self._transport.perform(inbox.replace(self._transport.terms, self._address, message_id, content))
+
+    async def move(self, message_id: str) -> MessageRecord:
+        """See `Session.move`."""
+        return await self._transport.perform(inbox.move(self._transport.terms, self._address, message_id))
+
+    async def withdraw(self, message_id: str) -> MessageRecord:
+        """See `Session.withdraw`."""
+        return await self._transport.perform(inbox.withdraw(self._transport.terms, self._address, message_id))
 
     async def cancel(
-        self, queue: Literal["keep"] = "keep", *, turn: int | None = None, wait: float | None = None
+        self, queue: Queue = "keep", *, turn: int | None = None, wait: float | None = None
     ) -> CancelOutcome:
         """See `Session.cancel`."""
         return await self._transport.perform(
             operation.cancel(self._transport.terms, self._address, queue=queue, turn=turn, wait_s=wait)
         )
+
+    async def release(self) -> int:
+        """See `Session.release`."""
+        return await self._transport.perform(inbox.release(self._transport.terms, self._address))
+
+    async def close(self) -> Closing:
+        """See `Session.close`."""
+        return await self._transport.perform(inbox.close(self._transport.terms, self._address))
+
+    async def delete(self, *, wait: float | None = None) -> Erasure:
+        """See `Session.delete`."""
+        return await self._transport.perform(inbox.erase(self._transport.terms, self._address, wait))
 
     @overload
     def events(self, after: int = 0, deltas: Literal[False] = False) -> AsyncGenerator[Event, None]: ...

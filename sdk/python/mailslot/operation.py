@@ -1,8 +1,8 @@
-"""Everything a client can ask of the server in one exchange or a few, as operations (see `step`).
+"""What a client can ask of the server in one exchange or a few, as operations (see `step`); `inbox` has the rest.
 
 Rule 1: a prompt carries a message id that was made here, so that every prompt is safe to repeat.
-Rule 2: what is not safe to repeat (a cancel that names no turn, a change of a goal) is sent again only when it was
-        certainly not done.
+Rule 2: what is not safe to repeat (a cancel that names no turn or touches the queue, a change of a goal) is sent again
+        only when it was certainly not done.
 Rule 3: a session is made with its agent before it is first written to; without an agent the server makes it.
 """
 
@@ -38,8 +38,14 @@ Content: TypeAlias = str | Sequence[Mapping[str, Any]]
 Delivery: TypeAlias = Literal["queue", "steer", "inject"]
 """queue = a turn of its own; steer = the next step, waking; inject = the next step, not waking."""
 
+Queue: TypeAlias = Literal["keep", "hold", "clear"]
+"""What a cancel does to what is queued: the agent goes on with it, it waits for a release, or it is cancelled."""
+
+Reject: TypeAlias = Literal["reject"]
+"""What a message says to be refused in a state of the agent instead of queued."""
+
 PAGE_COUNT = 100
-"""Sessions asked for at once."""
+"""Sessions, messages or letters asked for at once."""
 
 
 @dataclass(slots=True)
@@ -63,22 +69,32 @@ class Draft:
     body: bytes
 
 
-def draft(
+def draft(  # noqa: PLR0913 - what a prompt can say (protocol section 7)
     content: Content,
     *,
     message_id: str | None = None,
     delivery: Delivery = "queue",
+    not_before: int | None = None,
+    expires_at: int | None = None,
+    if_busy: Reject | None = None,
+    if_idle: Reject | None = None,
+    expect_turn: int | None = None,
     source: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Draft:
     """A message to send; without an id it gets one here."""
     chosen = new_id() if message_id is None else message_id
-    body: dict[str, Any] = {"messageId": chosen, "content": content, "delivery": delivery}
-    if source is not None:
-        body["source"] = source
-    if metadata is not None:
-        body["metadata"] = metadata
-    return Draft(chosen, encode(body))
+    options = {
+        "notBefore": not_before,
+        "expiresAt": expires_at,
+        "ifBusy": if_busy,
+        "ifIdle": if_idle,
+        "expectTurn": expect_turn,
+        "source": source,
+        "metadata": metadata,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    return Draft(chosen, encode({"messageId": chosen, "content": content, "delivery": delivery, **given}))
 
 
 def segment(text: str) -> str:
@@ -98,7 +114,7 @@ def segment(text: str) -> str:
 def level(terms: Terms, address: Address) -> Operation[Level]:
     """How the whole agent stands."""
     response = yield from asked(terms, Request("GET", address.path()))
-    return read_level(_json(response))
+    return read_level(answered(response))
 
 
 def levels(terms: Terms, status: str | None) -> Operation[None]:
@@ -116,7 +132,7 @@ def levels(terms: Terms, status: str | None) -> Operation[None]:
 
 def _page(terms: Terms, query: Mapping[str, str]) -> Operation[JsonMap]:
     response = yield from asked(terms, Request("GET", "/v1/sessions", query))
-    return _json(response)
+    return answered(response)
 
 
 def make(terms: Terms, address: Address) -> Operation[int]:
@@ -124,7 +140,7 @@ def make(terms: Terms, address: Address) -> Operation[int]:
     body = {"sessionId": address.session_id} | ({} if address.agent is None else {"agent": address.agent})
     response = yield from asked(terms, Request("POST", "/v1/sessions", body=encode(body)))
     address.made = True
-    return field(_json(response), "cursor", int)
+    return field(answered(response), "cursor", int)
 
 
 def arrive(terms: Terms, address: Address) -> Operation[int]:
@@ -152,24 +168,25 @@ def prompt(terms: Terms, address: Address, message: Draft) -> Operation[Receipt]
         effect=f"message {message.message_id}",
         message_id=message.message_id,
     )
-    return read_receipt(_json(response))
+    return read_receipt(answered(response))
 
 
 def cancel(
-    terms: Terms, address: Address, *, queue: str, turn: int | None, wait_s: float | None
+    terms: Terms, address: Address, *, queue: Queue, turn: int | None, wait_s: float | None
 ) -> Operation[CancelOutcome]:
-    """Stop the open turn, or the named one."""
+    """Stop the open turn, or the named one, and do to the queue what is said."""
     body: dict[str, Any] = {"queue": queue} | ({} if turn is None else {"turn": turn})
     query = {} if wait_s is None else {"wait": f"{wait_s:g}"}
-    # Sent twice without naming a turn, the second could stop a later one.
+    # Sent twice without naming a turn, the second could stop a later one; and what was queued in between is not meant.
+    once = turn is None or queue != "keep"
     response = yield from asked(
         terms,
         Request("POST", address.path("cancel"), query, encode(body)),
-        repeat=Repeat.UNSAFE if turn is None else Repeat.SAFE,
+        repeat=Repeat.UNSAFE if once else Repeat.SAFE,
         effect=f"the cancel of session {address.session_id}",
         timeout_s=terms.settings.request_timeout_s + (wait_s or 0),
     )
-    return read_cancel(_json(response))
+    return read_cancel(answered(response))
 
 
 # -- idle -------------------------------------------------------------------------------------------------------
@@ -205,7 +222,7 @@ def _poll_rest(terms: Terms, address: Address, after: int | None) -> Operation[R
     wait_s = poll_s + (terms.settings.request_timeout_s if terms.deadline is None else terms.settings.idle_grace_s)
     patient = terms if terms.deadline is None else terms.within(wait_s)
     response = yield from asked(patient, Request("GET", address.path("idle"), query), timeout_s=wait_s)
-    return read_rest(_json(response))
+    return read_rest(answered(response))
 
 
 # -- goals ------------------------------------------------------------------------------------------------------
@@ -219,7 +236,7 @@ def goal(terms: Terms, address: Address) -> Operation[Goal | None]:
         if refused.code == "not-found":
             return None
         raise
-    return read_goal(_json(response))
+    return read_goal(answered(response))
 
 
 def set_goal(terms: Terms, address: Address, objective: str, budgets: Budgets | None) -> Operation[Goal]:
@@ -255,7 +272,7 @@ def _change_goal(
     terms: Terms, address: Address, method: str, body: Mapping[str, Any], revision: int | None
 ) -> Operation[Goal]:
     response = yield from _send_goal(terms, address, method, encode(body), revision)
-    return read_goal(_json(response))
+    return read_goal(answered(response))
 
 
 def _send_goal(
@@ -272,5 +289,6 @@ def _send_goal(
     )
 
 
-def _json(response: Response) -> JsonMap:
+def answered(response: Response) -> JsonMap:
+    """The JSON of a good answer."""
     return decode(response.body, "the answer")

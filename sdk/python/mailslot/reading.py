@@ -63,6 +63,14 @@ def texts(value: JsonMap, name: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def maps(value: JsonMap, name: str) -> list[JsonMap]:
+    """A list of objects that must be there."""
+    found = field(value, name, list)
+    if not all(isinstance(entry, dict) for entry in found):
+        raise BadAnswer(f"{name}: expected a list of objects, got {excerpt(repr(found))}")
+    return found
+
+
 def excerpt(data: bytes | str) -> str:
     """The beginning of an answer, safe to show."""
     text = data.decode("utf-8", "backslashreplace") if isinstance(data, bytes) else data

@@ -1,4 +1,4 @@
-"""What became of one message, read off the events of a ledger.
+"""What became of one message: read off the events of a ledger, or as the server keeps it.
 
     queued ──> claimed (turn) ──> admitted (turn, step)
       │ │         ├─────────────> cancelled (cause), rejected (reason), dead (reason)
@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mailslot.event import Event
+from mailslot.reading import JsonMap, field, maps, optional
 
 STATES: dict[str, str] = {
     "inbox/queued": "queued",
@@ -40,7 +41,7 @@ SAID: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class MessageRecord:
-    """The message's own record, as far as its events were seen."""
+    """The message's own record; that of a run says as much as was seen of its events."""
 
     message_id: str
     state: str
@@ -53,6 +54,12 @@ class MessageRecord:
     """Why it was cancelled."""
     reason: str | None = None
     """Why it was rejected, or is dead."""
+    delivery: str | None = None
+    """How it waits, or waited: `queue`, `steer` or `inject`."""
+    cursor: int | None = None
+    """The seq of its `inbox/queued`, as in its receipt."""
+    due: bool | None = None
+    """False while it waits for its `not_before`; None once it does not wait."""
 
     def wire(self) -> dict[str, Any]:
         """As the protocol writes it in JSON; what is not known is left out."""
@@ -63,8 +70,57 @@ class MessageRecord:
             "step": self.step,
             "cause": self.cause,
             "reason": self.reason,
+            "delivery": self.delivery,
+            "cursor": self.cursor,
+            "due": self.due,
         }
         return {name: value for name, value in fields.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedMessage(MessageRecord):
+    """A message that is queued or claimed, with what it would say if it entered now."""
+
+    content: list[dict[str, Any]]
+    source: dict[str, Any]
+    not_before: int | None = None
+    """Milliseconds since 1970 by the store's clock."""
+    expires_at: int | None = None
+    redrive: bool = False
+    """It was dead and is queued again."""
+    metadata: dict[str, Any] | None = None
+
+
+def read_record(value: JsonMap) -> MessageRecord:
+    """A record from its JSON."""
+    return MessageRecord(**_record_fields(value))
+
+
+def read_queued(value: JsonMap) -> QueuedMessage:
+    """A message that waits, from its JSON."""
+    return QueuedMessage(
+        **_record_fields(value),
+        content=[dict(block) for block in maps(value, "content")],
+        source=field(value, "source", dict),
+        not_before=optional(value, "notBefore", int),
+        expires_at=optional(value, "expiresAt", int),
+        redrive=optional(value, "redrive", bool) or False,
+        metadata=optional(value, "metadata", dict),
+    )
+
+
+def _record_fields(value: JsonMap) -> dict[str, Any]:
+    return {
+        "message_id": field(value, "messageId", str),
+        "state": field(value, "state", str),
+        "turn": optional(value, "turn", int),
+        "step": optional(value, "step", int),
+        "cause": optional(value, "cause", str),
+        "reason": optional(value, "reason", str),
+        "delivery": optional(value, "delivery", str),
+        "cursor": optional(value, "cursor", int),
+        "due": optional(value, "due", bool),
+    }
 
 
 def after(record: MessageRecord, event: Event) -> MessageRecord:

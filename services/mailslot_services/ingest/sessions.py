@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -65,8 +65,7 @@ async def cancel_turn(door: Door, request: Request) -> Response:
     name = session_id(request)
     wait_s = Query(request).seconds("wait", 0, IDLE_TIMEOUT_S_MAX)
     wanted = read(Cancel, await read_json_or_empty(request, door.settings.body_bytes_max))
-    queue: Any = {} if wanted.queue == "keep" else {"queue": wanted.queue}
-    cancelled = await door.store.cancel(name, cause=wanted.cause, turn=wanted.turn, **queue)
+    cancelled = await door.store.cancel(name, cause=wanted.cause, queue=wanted.queue, turn=wanted.turn)
     outcome = cancelled.outcome
     if wait_s and outcome == "requested" and await _has_ended(door, name, cancelled, wait_s):
         outcome = "settled"

@@ -14,10 +14,14 @@ from mailslot import (
     AsyncSession,
     AsyncSessionGoal,
     Client,
+    Closing,
+    DeadLetter,
     Delta,
+    Erasure,
     Event,
     Level,
     MessageRecord,
+    QueuedMessage,
     Receipt,
     Run,
     RunResult,
@@ -63,7 +67,10 @@ def test_a_run_result_has_exactly_these_fields_and_no_status() -> None:
 
 
 def test_a_messages_record_says_nothing_of_how_a_turn_ended() -> None:
-    assert fields(MessageRecord) == ["message_id", "state", "turn", "step", "cause", "reason"]
+    record = ["message_id", "state", "turn", "step", "cause", "reason", "delivery", "cursor", "due"]
+    assert fields(MessageRecord) == record
+    queued = ["content", "source", "not_before", "expires_at", "redrive", "metadata"]
+    assert fields(QueuedMessage) == [*record, *queued]
 
 
 def test_an_event_has_exactly_these_fields_and_a_delta_has_no_seq() -> None:
@@ -72,7 +79,7 @@ def test_an_event_has_exactly_these_fields_and_a_delta_has_no_seq() -> None:
 
 
 def test_values_cannot_be_changed() -> None:
-    for value in (Receipt, RunResult, MessageRecord, Event, Delta, Level):
+    for value in (Receipt, RunResult, MessageRecord, QueuedMessage, Event, Delta, Level, DeadLetter, Closing, Erasure):
         assert value.__dataclass_params__.frozen, value  # type: ignore[union-attr]
 
 
@@ -82,7 +89,15 @@ def test_a_session_can_do_exactly_this() -> None:
         "prompt",
         "steer",
         "inject",
+        "queue",
+        "message",
+        "replace",
+        "move",
+        "withdraw",
         "cancel",
+        "release",
+        "close",
+        "delete",
         "events",
         "status",
         "when_idle",
@@ -90,12 +105,15 @@ def test_a_session_can_do_exactly_this() -> None:
         "stream",
     }
     assert public(SessionGoal) == {"set", "get", "edit", "pause", "resume", "complete", "block", "clear"}
-    assert public(Client) == {"session", "sessions", "close"}
+    assert public(Client) == {"session", "sessions", "dead", "redrive", "close"}
 
 
 def test_a_prompt_takes_exactly_this() -> None:
     taken = list(inspect.signature(Session.prompt).parameters)
-    assert taken == ["self", "content", "message_id", "delivery", "source", "metadata"]
+    times, conditions = ["not_before", "expires_at"], ["if_busy", "if_idle", "expect_turn"]
+    assert taken == ["self", "content", "message_id", "delivery", *times, *conditions, "source", "metadata"]
+    assert list(inspect.signature(Session.steer).parameters) == ["self", "content", "message_id", *times, *conditions]
+    assert list(inspect.signature(Session.inject).parameters) == ["self", "content", "message_id", *times, "if_busy"]
     assert list(inspect.signature(Session.run).parameters) == ["self", "content", "timeout", "cancel_on_abort"]
 
 
@@ -105,14 +123,16 @@ def test_nothing_is_called_finished() -> None:
 
 
 TWINS = [(Client, AsyncClient), (Session, AsyncSession), (SessionGoal, AsyncSessionGoal), (Run, AsyncRun)]
-AWAITED = {"close": "aclose", "__iter__": "__aiter__", "__next__": "__anext__"}
+AWAITED = {"close": "aclose"}
+"""What frees a connection has the name that `contextlib.aclosing` knows; closing a session is another thing."""
 
 
 @pytest.mark.parametrize(("blocking", "awaited"), TWINS, ids=[one.__name__ for one, _ in TWINS])
 def test_the_two_clients_have_the_same_names_with_the_same_parameters(blocking: type, awaited: type) -> None:
-    assert {AWAITED.get(name, name) for name in public(blocking)} == public(awaited)
+    renamed = {} if blocking is Session else AWAITED
+    assert {renamed.get(name, name) for name in public(blocking)} == public(awaited)
     for name in public(blocking):
-        one, other = getattr(blocking, name), getattr(awaited, AWAITED.get(name, name))
+        one, other = getattr(blocking, name), getattr(awaited, renamed.get(name, name))
         if callable(one):
             assert list(inspect.signature(one).parameters.values()) == list(
                 inspect.signature(other).parameters.values()
