@@ -9,11 +9,11 @@ from mailslot_core.errors import Refused
 from mailslot_core.inbox import DOOR_SOURCES, Submission
 from mailslot_core.session import MessageState, Session
 from tests.conformance.dialogue import message, text
-from tests.unit.core.agent import ROOM, NOW_MS, Agent
+from tests.unit.core.agent import NOW_MS, ROOM, Agent
 
 CHANGES: dict[str, Callable[[Agent, str], object]] = {
     "withdraw": lambda agent, name: agent.withdraw(name),
-    "replace": lambda agent, name: agent.do(lambda act: inbox.replace(act, name, text("other words"))),
+    "replace": lambda agent, name: agent.do(lambda act: inbox.replace(act, name, text("other words"), room=ROOM)),
     "move": lambda agent, name: agent.do(lambda act: inbox.move(act, name)),
 }
 
@@ -275,7 +275,7 @@ def test_a_messages_record_has_no_room_for_a_turns_outcome() -> None:
     fields = set(type(next(iter(settled().messages.values()))).__dataclass_fields__)
     assert fields == {
         *("message_id", "lane", "wake", "queued_seq", "body_seq", "place", "due", "goal_id"),
-        *("not_before", "expires_at", "state", "turn", "step", "why"),
+        *("not_before", "expires_at", "state", "turn", "step", "why", "size"),
     }
 
 

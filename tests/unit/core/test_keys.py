@@ -21,8 +21,9 @@ def test_all_keys_of_an_act_have_the_tag_of_their_partition(session_id: str) -> 
 
 
 def test_the_keys_of_an_act_come_in_the_order_that_the_functions_document() -> None:
-    session, partition = keys.act_keys("s", 16)[:5], keys.act_keys("s", 16)[5:]
-    assert [name.rpartition(":")[2] for name in session] == ["state", "ledger", "turn", "step", "messages"]
+    session, partition = keys.act_keys("s", 16)[:6], keys.act_keys("s", 16)[6:]
+    assert [name.rpartition(":")[2] for name in session] == ["state", "ledger", "turn", "step", "messages", "later"]
     assert [name.rpartition(":")[2] for name in partition] == [
-        *("ready", "active", "bell", "leases", "forget", "sessions", "idle", "goals", "counts")
+        *("ready", "active", "bell", "leases", "forget", "sessions", "idle", "goals", "counts"),
+        *("due", "dead", "erase"),
     ]

@@ -302,7 +302,7 @@ def test_a_turn_is_given_up_in_this_order() -> None:
     agent.give_up()
     assert agent.told.endswith("tc[c1] recovered(1, attempt 2, crash) tr[c1] tr[c2] s1 t1(interrupted)")
     results = [event.data["error"]["code"] for event in agent.events if event.type == "tool/result"]
-    assert results == ["TOOL_OUTCOME_UNKNOWN", "TOOL_OUTCOME_UNKNOWN"]
+    assert results == ["TOOL_OUTCOME_UNKNOWN", "ABORTED_BEFORE_DISPATCH"]
 
 
 def test_the_dead_of_a_turn_that_was_given_up_know_how_often_it_was_tried() -> None:
