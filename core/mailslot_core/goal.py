@@ -61,8 +61,6 @@ class Change:
 
 def check(session: Session, change: Change) -> str | None:
     """The phase after the change; refuses an old revision and an operation that the phase does not allow."""
-    if session.closed:
-        raise Refused("closed", f"session {session.session_id} is closed")
     goal = session.goal
     phase = goal["phase"] if goal else None
     if change.operation == "create" and goal is not None and phase != COMPLETE:
@@ -115,6 +113,7 @@ def record(act: Act, operation: str, goal: Data) -> None:
 def change(act: Act, wanted: Change) -> Data:
     """Carry out one operation through a door and return the goal (semantics G1, S7)."""
     goal = next_goal(act.session, wanted)
+    act.session.check_open()
     record(act, wanted.operation, goal)
     if wanted.operation in ("create", "resume"):
         activity.release(act, "goal")

@@ -69,15 +69,9 @@ class Room(NamedTuple):
     bytes_max: int
 
 
-def check_open(session: Session) -> None:
-    """Refuse what brings work to a session that is closed or about to be (semantics M9)."""
-    if session.closed or session.closing:
-        raise Refused("closed", f"session {session.session_id} is closed")
-
-
 def check_room(session: Session, room: Room, count: int, size: int) -> None:
     """Refuse what would not fit beside what is queued. Waiting helps: the agent makes room."""
-    if len(session.waiting) + count > room.messages_max:
+    if count and len(session.waiting) + count > room.messages_max:
         held = f"has {len(session.waiting)} queued messages; the limit is {room.messages_max}"
     elif size > 0 and session.waiting_bytes + size > room.bytes_max:
         held = f"has {session.waiting_bytes} bytes of queued messages; the limit is {room.bytes_max}"
@@ -89,7 +83,7 @@ def check_room(session: Session, room: Room, count: int, size: int) -> None:
 def check_submit(session: Session, submission: Submission, *, now: int, room: Room) -> None:
     """Refuse what may not be queued. The duplicate check comes before this (semantics M3)."""
     name, expires_at = session.session_id, submission.data.get("expiresAt")
-    check_open(session)
+    session.check_open()
     if expires_at is not None and expires_at <= max(now, session.time):
         raise Refused("expired", f"message {submission.message_id} expired at {expires_at}, which is over")
     if submission.if_busy and (
@@ -179,7 +173,7 @@ def clear(act: Act, cause: str) -> list[str]:
 
 def release(act: Act) -> None:
     """End a hold because somebody asked for it (semantics S7)."""
-    check_open(act.session)
+    act.session.check_open()
     if act.session.hold is None:
         raise Refused("not-held", f"session {act.session.session_id} is not on hold")
     activity.release(act, "release")
@@ -207,7 +201,7 @@ def redrivable(letter_id: str, dead: Sequence[Submission]) -> list[Submission]:
 def redrive(act: Act, submissions: Sequence[Submission], *, room: Room) -> tuple[Receipt, ...]:
     """Queue dead messages again, each with its old id (semantics M5, R5)."""
     session = act.session
-    check_open(session)
+    session.check_open()
     for submission in submissions:
         message = session.messages.get(submission.message_id)
         if message is None or message.state is not MessageState.DEAD:

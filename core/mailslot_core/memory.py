@@ -319,8 +319,8 @@ class MemoryStore:
         """The session under this lease, None when the lease was lost: it is nobody's to give any more."""
         if lease is None:
             return None
-        kept = self._kept[lease.session_id]
-        return self._grant(kept) if (kept.epoch, kept.owner) == (lease.epoch, lease.owner) else None
+        kept = self._kept.get(lease.session_id)
+        return self._grant(kept) if kept and (kept.epoch, kept.owner) == (lease.epoch, lease.owner) else None
 
     async def take(self, lease: Lease, call: int) -> Grant:
         """See `Store.take`."""

@@ -20,6 +20,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from mailslot_contracts.codec import frame
+from mailslot_core.errors import Refused
 
 Data = Mapping[str, Any]
 
@@ -159,6 +160,11 @@ class Session:
         """0 unless a message was lost or counted twice (semantics M5)."""
         return self.queued - sum(self.settled.values()) - self.pending
 
+    def check_open(self) -> None:
+        """Refuse what brings work to a session that is closed or about to be (semantics M9)."""
+        if self.closed or self.closing:
+            raise Refused("closed", f"session {self.session_id} is closed")
+
     def serves(self, message: Message) -> bool:
         """The message is a round of the goal that is there now, and not of one before it (semantics G3)."""
         return self.goal is not None and self.goal["goalId"] == message.goal_id
@@ -194,7 +200,7 @@ def _created(session: Session, event: Event) -> None:
 
 def _queued(session: Session, event: Event) -> None:
     data = event.data
-    not_before = data.get("notBefore")
+    not_before = data.get("notBefore") or None  # 0 is no time to wait for
     goal_id = goal_of(data["source"])
     session.messages[data["messageId"]] = Message(
         message_id=data["messageId"],

@@ -833,14 +833,14 @@ end
 -- Refusals by the message's own times and conditions, as submit gives them.
 local function unfit(a, argv)
   local s, expires, turn = a.s, tonumber(argv[16]), tonumber(argv[19])
-  if expires > 0 and expires <= math.max(a.now, s.time) then
+  if expires and expires <= math.max(a.now, s.time) then
     return refused('expired', 'message ' .. argv[2] .. ' expired at ' .. argv[16] .. ', which is over')
   end
   if argv[17] == '1' and (s.status == 'running' or s.followups + s.steers > 0) then
     return refused('busy', 'session ' .. a.sid .. ' is busy')
   end
   if argv[18] == '1' and s.status == 'idle' then return refused('idle', 'session ' .. a.sid .. ' is idle') end
-  if turn > 0 and (s.phase == 'closed' or s.turn ~= turn) then
+  if turn and (s.phase == 'closed' or s.turn ~= turn) then
     return refused('turn-mismatch', 'turn ' .. argv[19] .. ' of session ' .. a.sid .. ' is not open')
   end
 end
@@ -871,8 +871,8 @@ end
 
 -- submit: queue a message once, and wake the agent if the message wakes it.
 -- ARGV sid, messageId, lane t|s, wake 0|1, goalId ('' = no round), from a door 0|1, fingerprint, depth max, data,
---      created data ('' = do not create), agent, onFailure, created fingerprint, bytes max, notBefore, expiresAt (0: none),
---      refuse if busy 0|1, refuse if idle 0|1, expected turn (0: any) -> ok, cursor, duplicate
+--      created data ('' = do not create), agent, onFailure, created fingerprint, bytes max, notBefore (0: none),
+--      expiresAt ('': none), refuse if busy 0|1, refuse if idle 0|1, expected turn ('': any) -> ok, cursor, duplicate
 local function submit(keys, argv)
   local a = open(keys, argv)
   local mid = argv[2]
@@ -889,7 +889,7 @@ local function submit(keys, argv)
   if no then return no end
   if a.s.seq == 0 then begin_session(a, argv[10], argv[11], argv[12], argv[13]) end
   local cursor = queue(a, { messageId = mid, lane = argv[3], wake = tonumber(argv[4]), goal = argv[5], fingerprint = argv[7],
-    notBefore = tonumber(argv[15]), expiresAt = tonumber(argv[16]) }, argv[9], argv[6] == '1' and 'submit')
+    notBefore = tonumber(argv[15]), expiresAt = tonumber(argv[16]) or 0 }, argv[9], argv[6] == '1' and 'submit')
   finish(a)
   return { 'ok', cursor, 0 }
 end

@@ -119,10 +119,10 @@ class Functions:
             *Birth(created).args,
             room.bytes_max,
             message.data.get("notBefore", 0),
-            message.data.get("expiresAt", 0),
+            message.data.get("expiresAt", ""),
             int(message.if_busy),
             int(message.if_idle),
-            message.expect_turn or 0,
+            "" if message.expect_turn is None else message.expect_turn,
         )
         reply = await self._on_session("submit", session_id, args, durable=True)
         return Receipt(message.message_id, reply[1], duplicate=reply[2] == 1)
