@@ -48,6 +48,20 @@ class Twin:
                 found.append(await anext(events))
             return found
 
+    async def letters(self) -> list[Any]:
+        """Every dead letter."""
+        letters: Any = self._client.dead()
+        if self.kind == "sync":
+            return await asyncio.to_thread(list, letters)
+        return [letter async for letter in letters]
+
+    async def redrive(self, letter_id: str) -> Any:
+        """Queue a letter's messages again."""
+        client: Any = self._client
+        if self.kind == "sync":
+            return await asyncio.to_thread(client.redrive, letter_id)
+        return await client.redrive(letter_id)
+
     async def levels(self, **named: Any) -> list[Any]:
         """Every session."""
         levels: Any = self._client.sessions(**named)
