@@ -25,7 +25,7 @@ PROVIDER := $(NODE)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo setup-test up demo test unit conformance e2e bench check format schemas clean
+.PHONY: help setup setup-demo setup-test up demo test unit conformance e2e simulation bench check format schemas clean
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -51,6 +51,9 @@ conformance: setup-test ## hold every store to the promises of the port
 
 e2e: setup-test ## run the whole product from the outside
 	$(BIN)/pytest tests/e2e $(ARGS)
+
+simulation: $(SETUP) ## live through many seeded worlds of faults; SEED=n replays one, SEEDS=n goes further
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
 
 bench: setup-test ## measure; results go to bench-results/
 	$(BIN)/python -m tests.bench $(ARGS)
