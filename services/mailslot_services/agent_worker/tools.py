@@ -1,14 +1,13 @@
 """Tools: a Python function as something a model may call.
 
-    tools = ["weather", "shop.tools:refund"]        in agents.toml
-                |               |
-     entry point in the group   module:function
-       `mailslot.tools`         |
-                v               v
+    tools = ["weather", "shop.tools:refund"]        in agents.toml, see `offer`
+                |
+                v
     arguments --checked by the signature--> the function --> text, at most RESULT_BYTES_MAX
+                                            (`call`, `process`)
 
 Rule 1: a function needs nothing but a signature and a docstring. What else there is to say stands in its attribute
-        `__mailslot_tool__`, a mapping with any of `name`, `effect`, `timeout_ms`, `blocking`.
+        `__mailslot_tool__`, a mapping with any of `name`, `effect`, `timeout_ms`, `blocking`, `process`.
 Rule 2: nobody is taken to be harmless: without a word the effect is `unsafe`, so a call whose outcome a crash hid is
         never made twice (semantics R3).
 Rule 3: every call ends: with its result, with an error that the model sees, or at its `timeout_ms`.
@@ -17,24 +16,19 @@ Rule 4: a parameter named `effect_key` is not the model's. It gets a text that i
 
     code            what happened to the call
     bad-arguments   the arguments do not fit the signature; the function was not called
-    tool-failed     the function raised
+    tool-failed     the function raised, or its process ended without a word
     tool-timeout    the function took longer than its `timeout_ms`
     bad-result      the result is neither text nor anything that JSON can say
-    tool-busy       BLOCKING_CALLS_MAX blocking calls are under way already
+    tool-busy       as many calls as may be under way at once in threads, or in processes, are
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import functools
 import inspect
 import re
-import sys
-import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,8 +38,11 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from mailslot_core.agent import Effect, Tool, ToolError, ToolSpec
 from mailslot_core.errors import Misconfigured
+from mailslot_services.agent_worker.call import Overdue, in_a_thread, is_async, on_the_loop, within
 from mailslot_services.agent_worker.models.option import complaint, sentence
 from mailslot_services.agent_worker.models.text import within_bytes, without_surrogates
+from mailslot_services.agent_worker.offer import offered
+from mailslot_services.agent_worker.process import named, process_calls
 
 GROUP: Final = "mailslot.tools"
 """The entry point group in which distributions offer tools."""
@@ -59,17 +56,8 @@ TIMEOUT_MS_MAX: Final = 3_600_000
 RESULT_BYTES_MAX: Final = 256 * 1024
 """How much of a result the model sees; the rest is cut off with a note."""
 
-MESSAGE_CHARACTERS_MAX: Final = 2_000
-"""How much of an exception's message the model sees."""
-
 COMPLAINTS_MAX: Final = 10
 """How many of the things wrong with a call's arguments the model is told at once."""
-
-BLOCKING_CALLS_MAX: Final = 256
-"""How many blocking functions may run at once in one process, those that outlived their timeout included."""
-
-CANCEL_GRACE_S: Final = 1.0
-"""How long a function that was told to stop may take to do so before nobody waits for it any more."""
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What providers take as the name of a tool."""
@@ -84,6 +72,7 @@ class Described(BaseModel):
     effect: Effect = Field(Effect.UNSAFE, strict=False)
     timeout_ms: int = Field(TIMEOUT_MS_DEFAULT, ge=1, le=TIMEOUT_MS_MAX)
     blocking: bool = True
+    process: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,30 +90,10 @@ class FunctionTool:
         values = self._signature.checked(arguments)
         if self._signature.wants_key:
             values[EFFECT_KEY] = effect_key
-        return said(await self._within_cap(self._call(values)))
-
-    async def _within_cap(self, work: Awaitable[object]) -> object:
-        """What the call comes to, if it does so in time."""
-        task = asyncio.ensure_future(work)
         try:
-            done, _ = await asyncio.wait({task}, timeout=self.timeout_ms / 1000)
-        except asyncio.CancelledError:
-            await _stop(task)
-            raise
-        if not done:
-            await _stop(task)
-            if not task.done() or task.cancelled():
-                raise ToolError("tool-timeout", f"{self.spec.name} did not end within {self.timeout_ms} ms")
-        if task.cancelled():
-            raise ToolError("tool-failed", f"{self.spec.name} was cancelled from within")
-        return task.result()
-
-
-async def _stop(task: asyncio.Future[object]) -> None:
-    """Tell a call to stop, and give it a moment. One that goes on regardless is left to itself."""
-    task.cancel()
-    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-    await asyncio.wait({task}, timeout=CANCEL_GRACE_S)
+            return said(await within(self._call(values), self.timeout_ms / 1000))
+        except Overdue:
+            raise ToolError("tool-timeout", f"{self.spec.name} did not end within {self.timeout_ms} ms") from None
 
 
 # -- making -------------------------------------------------------------------------------------------------
@@ -142,7 +111,9 @@ def tool(function: Callable[..., object], name: str | None = None) -> FunctionTo
     signature = Signature.of(function, told)
     description = inspect.getdoc(function) or ""
     spec = ToolSpec(called, description, signature.schema(told))
-    return FunctionTool(spec, described.effect, described.timeout_ms, _way_to_call(function, described), signature)
+    return FunctionTool(
+        spec, described.effect, described.timeout_ms, _way_to_call(function, described, told), signature
+    )
 
 
 def _described(function: Callable[..., object], told: str) -> Described:
@@ -215,83 +186,18 @@ class Signature:
 
 
 def _way_to_call(
-    function: Callable[..., object], described: Described
+    function: Callable[..., object], described: Described, told: str
 ) -> Callable[[dict[str, Any]], Awaitable[object]]:
-    """Async functions run on the loop, others in a thread, unless they say that they never block."""
-
-    async def on_the_loop(values: dict[str, Any]) -> object:
-        try:
-            result = function(**values)
-            return await result if inspect.isawaitable(result) else result
-        except (Exception, SystemExit) as error:  # somebody else's code: whatever it raises is its result
-            raise failed(error) from error
-
-    async def in_a_thread(values: dict[str, Any]) -> object:
-        return await blocking_calls.run(functools.partial(function, **values))
-
-    is_async = inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - an object whose __call__ is async
-    )
-    return on_the_loop if is_async or not described.blocking else in_a_thread
-
-
-def failed(error: BaseException) -> ToolError:
-    """What the model sees of an exception."""
-    if isinstance(error, ToolError):
-        return error
-    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return ToolError("tool-failed", without_surrogates(message[:MESSAGE_CHARACTERS_MAX]))
-
-
-class BlockingCalls:
-    """Blocking functions, each in a thread of its own that nobody waits for at exit.
-
-    A pool would let a few functions that never return hold up everybody behind them, and the exit of the process.
-    """
-
-    def __init__(self, calls_max: int = BLOCKING_CALLS_MAX) -> None:
-        self._calls_max = calls_max
-        self._running = 0
-        self._lock = threading.Lock()
-
-    def run(self, call: Callable[[], object]) -> asyncio.Future[object]:
-        """The call's result, on the running loop. Raises `ToolError`."""
-        with self._lock:
-            if self._running >= self._calls_max:
-                raise ToolError("tool-busy", f"{self._calls_max} blocking tool calls are under way; try again later")
-            self._running += 1
-        loop = asyncio.get_running_loop()
-        told: asyncio.Future[object] = loop.create_future()
-        context = contextvars.copy_context()
-
-        def work() -> None:
-            try:
-                result: object = context.run(call)
-            except BaseException as error:  # noqa: BLE001 - somebody else's code, and a thread has nobody to raise to
-                self._end(loop, told, failed(error))
-            else:
-                self._end(loop, told, result)
-
-        threading.Thread(target=work, name="mailslot-tool", daemon=True).start()
-        return told
-
-    def _end(self, loop: asyncio.AbstractEventLoop, told: asyncio.Future[object], outcome: object) -> None:
-        with self._lock:
-            self._running -= 1
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(_tell, told, outcome)
-
-
-blocking_calls: Final = BlockingCalls()
-
-
-def _tell(told: asyncio.Future[object], outcome: object) -> None:
-    if told.done():
-        return  # nobody waits any more
-    if isinstance(outcome, ToolError):
-        told.set_exception(outcome)
-    else:
-        told.set_result(outcome)
+    """Async functions run on the loop, others in a thread, unless they say that they never block, or that they need a
+    process."""
+    on_loop = is_async(function) or not described.blocking
+    if not described.process:
+        where = on_the_loop if on_loop else in_a_thread
+        return lambda values: where(functools.partial(function, **values))
+    if on_loop:
+        raise Misconfigured(f"{told}: only a function that blocks can have a process of its own")
+    module, name = named(function, told)
+    return lambda values: process_calls.run(module, name, values, described.timeout_ms / 1000)
 
 
 def said(value: object, *, bytes_max: int = RESULT_BYTES_MAX) -> str:
@@ -311,36 +217,8 @@ def load_tools(names: Sequence[str], folder: Path) -> dict[str, Tool]:
     """The tools of these names, by the names that the model sees. Modules are looked for in the folder too."""
     found: dict[str, Tool] = {}
     for name in names:
-        made = tool(_load(_reference(name, folder), name), None if ":" in name else name)
+        made = tool(offered("tool", GROUP, name, folder), None if ":" in name else name)
         if made.spec.name in found:
             raise Misconfigured(f"two tools are called {made.spec.name}: name one of them otherwise")
         found[made.spec.name] = made
     return found
-
-
-def _reference(name: str, folder: Path) -> EntryPoint:
-    if ":" in name:
-        # Last, so that a file beside agents.toml never takes the place of an installed module.
-        if str(folder) not in sys.path:
-            sys.path.append(str(folder))
-        return EntryPoint(name, name, GROUP)
-    offered = entry_points(group=GROUP)
-    matching = {entry.value: entry for entry in offered if entry.name == name}
-    if not matching:
-        known = ", ".join(sorted(offered.names)) or "none"
-        raise Misconfigured(f"no installed package offers a tool {name} in the group {GROUP} (offered: {known})")
-    if len(matching) > 1:
-        raise Misconfigured(
-            f"tool {name} is offered more than once: {', '.join(sorted(matching))}; write the one meant"
-        )
-    return next(iter(matching.values()))
-
-
-def _load(reference: EntryPoint, name: str) -> Callable[..., object]:
-    try:
-        loaded: object = reference.load()
-    except Exception as error:
-        raise Misconfigured(f"tool {name} cannot be imported: {type(error).__name__}: {error}") from error
-    if not callable(loaded) or inspect.isclass(loaded):
-        raise Misconfigured(f"tool {name} is no function but {type(loaded).__name__}")
-    return loaded

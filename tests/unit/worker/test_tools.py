@@ -23,9 +23,10 @@ from mailslot.tools import tool as marked
 from mailslot_contracts.codec import check_value
 from mailslot_core.agent import Effect, Tool, ToolError
 from mailslot_core.errors import Misconfigured
-from mailslot_services.agent_worker import tools
+from mailslot_services.agent_worker import call, offer, tools
+from mailslot_services.agent_worker.call import BlockingCalls
 from mailslot_services.agent_worker.models.text import within_bytes, without_surrogates
-from mailslot_services.agent_worker.tools import BlockingCalls, load_tools, said, tool
+from mailslot_services.agent_worker.tools import load_tools, said, tool
 
 
 class Unit(StrEnum):
@@ -282,7 +283,7 @@ async def test_a_function_may_name_its_own_error() -> None:
 
 async def test_a_message_of_an_exception_is_bounded() -> None:
     for function in raising(ValueError("x" * 100_000)):
-        assert len(str(await fails(function))) <= tools.MESSAGE_CHARACTERS_MAX
+        assert len(str(await fails(function))) <= call.MESSAGE_CHARACTERS_MAX
 
 
 async def test_a_function_cancelled_from_within_fails_and_does_not_cancel_its_caller() -> None:
@@ -322,7 +323,7 @@ async def test_a_blocking_function_that_takes_too_long_is_left_behind() -> None:
 
 
 async def test_a_function_that_ignores_being_told_to_stop_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools, "CANCEL_GRACE_S", 0.02)
+    monkeypatch.setattr(call, "CANCEL_GRACE_S", 0.02)
     release = asyncio.Event()
 
     @described(timeout_ms=20)
@@ -457,7 +458,7 @@ async def test_a_tool_is_found_by_the_name_under_which_a_package_offers_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sys.path.append(str(folder))
-    offer(monkeypatch, ("sum-up", "my_own_tools:add"))
+    offers(monkeypatch, ("sum-up", "my_own_tools:add"))
     found = load_tools(["sum-up"], folder)
     assert json.loads(await found["sum-up"].run({"a": 2, "b": 3}, "")) == 5
 
@@ -480,7 +481,7 @@ async def test_a_tool_is_found_by_the_name_under_which_a_package_offers_it(
 def test_a_tool_that_is_not_there_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, complaint: str
 ) -> None:
-    offer(monkeypatch, ("sum-up", "my_own_tools:add"), ("twice", "a:b"), ("twice", "c:d"))
+    offers(monkeypatch, ("sum-up", "my_own_tools:add"), ("twice", "a:b"), ("twice", "c:d"))
     with pytest.raises(Misconfigured, match=complaint):
         load_tools([name], folder)
 
@@ -490,6 +491,6 @@ def test_two_tools_may_not_have_one_name(folder: Path) -> None:
         load_tools(["my_own_tools:add", "my_own_tools:add"], folder)
 
 
-def offer(monkeypatch: pytest.MonkeyPatch, *offers: tuple[str, str]) -> None:
-    offered = EntryPoints(EntryPoint(name, value, tools.GROUP) for name, value in offers)
-    monkeypatch.setattr(tools, "entry_points", lambda group: offered.select(group=group))
+def offers(monkeypatch: pytest.MonkeyPatch, *named: tuple[str, str]) -> None:
+    offered = EntryPoints(EntryPoint(name, value, tools.GROUP) for name, value in named)
+    monkeypatch.setattr(offer, "entry_points", lambda group: offered.select(group=group))
