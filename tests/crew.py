@@ -8,10 +8,11 @@ async with crew(store, model=ScriptedModel.sequence([...])):
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from mailslot.hooks import Hook
 from mailslot_contracts.notation import render
 from mailslot_core import invariants
 from mailslot_core.agent import Model, Tool
@@ -20,6 +21,7 @@ from mailslot_core.session import Event, Lane, Status, fold, indexes
 from mailslot_core.settings import WorkerSettings
 from mailslot_core.store import Store
 from mailslot_services.agent_worker.agents import Agent, Limits
+from mailslot_services.agent_worker.hooks import AdmissionHook
 from mailslot_services.agent_worker.worker import Worker
 from tests.waiting import wait_until
 
@@ -39,10 +41,16 @@ def settings(**changes: Any) -> WorkerSettings:
 
 
 def agent(
-    model: Model, *, fallback: Model | None = None, tools: Mapping[str, Tool] | None = None, **limits: Any
+    model: Model,
+    *,
+    fallback: Model | None = None,
+    tools: Mapping[str, Tool] | None = None,
+    hooks: Sequence[Hook] = (),
+    **limits: Any,
 ) -> Agent:
-    """The agent `default` around a model."""
-    return Agent("default", model, fallback, "", dict(tools or {}), Limits(**limits))
+    """The agent `default` around a model. A hook is known by its function's name."""
+    named = tuple(AdmissionHook(getattr(hook, "__name__", "hook"), hook) for hook in hooks)
+    return Agent("default", model, fallback, "", dict(tools or {}), Limits(**limits), named)
 
 
 @asynccontextmanager
@@ -104,3 +112,17 @@ async def seen(store: Store, session_id: str, token: str) -> None:
         return token in (await history(store, session_id)).split(" ")
 
     await wait_until(there, PATIENCE_S, f"{token} in the ledger of {session_id}")
+
+
+async def passed(store: Store, ms: int) -> None:
+    """Wait until so much time has passed by the store's own clock, read off a session of its own."""
+    started = 0
+
+    async def later() -> bool:
+        nonlocal started
+        await prompt(store, "clock", f"tick {next(numbers)}", "inject")
+        now = (await ledger(store, "clock"))[-1].time
+        started = started or now
+        return now - started > ms
+
+    await wait_until(later, PATIENCE_S, f"{ms} ms to pass")

@@ -5,6 +5,7 @@
     fallback = "anthropic:claude-haiku-4-5"
     instructions = "Be brief."
     tools = ["shop.tools:refund"]        see `tools`
+    hooks = ["shop.hooks:context"]       see `hooks`
     [agents.support.limits]
     steps_per_turn = 20
 
@@ -28,6 +29,7 @@ from mailslot_contracts.ids import check_id
 from mailslot_contracts.problems import BadId
 from mailslot_core.agent import Model, Tool
 from mailslot_core.errors import Misconfigured
+from mailslot_services.agent_worker.hooks import AdmissionHook, load_hooks
 from mailslot_services.agent_worker.models import EchoModel, make_model
 from mailslot_services.agent_worker.models.option import complaint
 from mailslot_services.agent_worker.tools import load_tools
@@ -40,6 +42,9 @@ AGENTS_MAX: Final = 1_000
 
 TOOLS_MAX: Final = 128
 """Most tools of one agent: what the strictest provider takes."""
+
+HOOKS_MAX: Final = 16
+"""Most admission hooks of one agent; they are asked one after the other."""
 
 INSTRUCTIONS_CHARACTERS_MAX: Final = 200_000
 """Longest instructions; they are sent with every model call."""
@@ -76,6 +81,7 @@ class Limits:
     tokens_per_turn: int = _limit(1_000_000, 1_000_000_000, "tokens, read and written", "budget-tokens")
     wall_seconds_per_turn: int = _limit(3_600, 86_400, "seconds", "budget-wall-time")
     attempts: int = _limit(4, 20, "attempts of one model at one step")
+    hook_ms: int = _limit(10_000, 600_000, "ms of one admission hook")
     max_tokens: int | None = _limit(None, 1_000_000, "tokens of one answer")
 
 
@@ -87,7 +93,8 @@ LIMITS: Final[Mapping[str, Limit]] = {limit.name: limit.metadata["limit"] for li
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Who answers: a model, what it is told, what it may call, how much it may take."""
+    """Who answers: a model, what it is told, what it may call, how much it may take, who is asked before anything
+    enters."""
 
     name: str
     model: Model
@@ -95,6 +102,7 @@ class Agent:
     instructions: str = ""
     tools: Mapping[str, Tool] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
+    hooks: tuple[AdmissionHook, ...] = ()
 
 
 @runtime_checkable
@@ -171,6 +179,7 @@ class _AgentTable(_ModelTable):
 
     instructions: str = Field("", max_length=INSTRUCTIONS_CHARACTERS_MAX)
     tools: list[str] = Field(default_factory=list, max_length=TOOLS_MAX)
+    hooks: list[str] = Field(default_factory=list, max_length=HOOKS_MAX)
     limits: dict[str, Any] = Field(default_factory=dict)
     fallback: Annotated[
         _ModelTable | None, BeforeValidator(lambda value: {"model": value} if isinstance(value, str) else value)
@@ -207,6 +216,7 @@ def _agent(file: Path, name: str, value: Mapping[str, Any]) -> Agent:
         table = _AgentTable.model_validate(dict(value))
         limits = _limits(table.limits)
         tools = load_tools(table.tools, folder)
+        hooks = load_hooks(table.hooks, folder)
         fallback = table.fallback
         return Agent(
             name=name,
@@ -215,6 +225,7 @@ def _agent(file: Path, name: str, value: Mapping[str, Any]) -> Agent:
             instructions=table.instructions,
             tools=tools,
             limits=limits,
+            hooks=hooks,
         )
     except ValidationError as error:
         raise AgentsInvalid(f"{file}: {complaint(error, place)}") from None

@@ -6,10 +6,12 @@ mailslot_worker_steps_total                      steps begun
 mailslot_worker_model_calls_total{model,outcome} attempts: ok, retried, failed, cancelled
 mailslot_worker_model_seconds{model}             duration of one attempt
 mailslot_worker_tool_calls_total{tool,outcome}   ok, or the error's code
+mailslot_worker_hook_calls_total{hook,outcome}   batches seen: entered, rejected (nothing of it enters), failed
 mailslot_worker_recovered_total{reason}          open turns taken up: crash, handback, resume
 mailslot_worker_lost_total{reason}               sessions this worker had to let go of
 mailslot_worker_fenced_total                     writes the store refused this worker
-mailslot_worker_swept_total{kind}                lapsed leases, repaired sessions, forgotten records
+mailslot_worker_swept_total{kind}                lapsed leases, repaired sessions, forgotten records, messages that
+                                                 became due or expired, erased sessions
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ class WorkerMetrics:
         )
         self.model_calls, self.model_seconds = cache(model_calls.labels), cache(model_seconds.labels)
         self.tool_calls = Counter(prefix + "tool_calls", "Tool calls", ["tool", "outcome"], registry=registry)
+        self.hook_calls = Counter(prefix + "hook_calls", "Batches a hook saw", ["hook", "outcome"], registry=registry)
         self.recovered = Counter(prefix + "recovered", "Open turns taken up", ["reason"], registry=registry)
         self.lost = Counter(prefix + "lost", "Sessions let go of", ["reason"], registry=registry)
         self.fenced = Counter(prefix + "fenced", "Writes refused by the store", registry=registry)

@@ -1,8 +1,8 @@
 """One open turn under one lease: read, decide (`plan`), commit, until it can be settled.
 
-    grant --> load transcript --> [start step] --> [ask model] --> [run tools] --+--> settle
-                                       ^                                         |
-                                       +------------- another step --------------+
+    grant --> load transcript --> [hooks, start step] --> [ask model] --> [run tools] --+--> settle
+                                       ^                                                |
+                                       +---------------- another step ------------------+
 
 Rule 1: what a model or a tool will see as done is committed before it is called; only a model that answers at once
         (`Model.instant`) leaves no moment in which that could be seen, so its step goes with the settle.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -38,8 +38,11 @@ from mailslot_core.session import Phase
 from mailslot_core.store import Claimed, Grant, Settled, Store
 from mailslot_core.task import end
 from mailslot_core.turn import Draft, End, Outcome, Then
-from mailslot_services.agent_worker import plan
+from mailslot_services.agent_worker import batch, plan
 from mailslot_services.agent_worker.agents import LIMITS, Agent
+from mailslot_services.agent_worker.batch import HookFailed, Occasion, Standing, Verdict
+from mailslot_services.agent_worker.call import Overdue
+from mailslot_services.agent_worker.hooks import HOOK_FAILED, consult
 from mailslot_services.agent_worker.metrics import WorkerMetrics
 from mailslot_services.agent_worker.plan import Move, Seen
 from mailslot_services.agent_worker.tenure import Keeper, Slot, Tenure
@@ -188,14 +191,37 @@ class Turn:
         view = self._view
         if self._desk.draining() and not self._pending:
             raise HandBack
+        standing = await self._considered()
+        if standing is None or isinstance(standing, End):
+            return standing  # cancelled: the next move is ABORT
+        self._note(standing.rejections(view.turn))
+        verdict = batch.verdict(batch.place(view.step, self._transcript.entries), standing)
+        if verdict is not Verdict.STEP:
+            return self._answered() if verdict is Verdict.END else End({"kind": "blocked"}, self._turn_usage())
         if view.step >= self._agent.limits.steps_per_turn:
             return self._over("steps_per_turn", f"the turn has had {view.step} steps")
         self._desk.metrics.steps.inc()
         view.step += 1
-        self._note(plan.step_start(view.turn, view.step, view.batch))
+        self._note(plan.step_start(view.turn, view.step, standing.entering()))
         view.batch = ()
         view.move(Phase.OPEN)
         return None
+
+    async def _considered(self) -> Standing | End | None:
+        """What becomes of what was claimed; an `End` when a hook failed, None when a cancel came first (T4)."""
+        view, hooks, standing = self._view, self._agent.hooks, batch.standing(self._view.batch)
+        if not (hooks and view.batch):
+            return standing
+        occasion = Occasion(self._tenure.lease.session_id, self._agent.name, view.turn, view.step + 1)
+        asked = consult(hooks, occasion, standing, self._agent.limits.hook_ms / 1000, self._desk.metrics)
+        try:
+            return await self._unless_cancelled(asked, self._deadline - self._desk.clock.monotonic())
+        except HookFailed as error:
+            log.warning("session %s: %s", occasion.session_id, error)
+            reason = {"kind": "error", "code": HOOK_FAILED, "message": str(error), "retryable": False}
+            return End(reason, self._turn_usage())
+        except Overdue:
+            return self._over("wall_seconds_per_turn", WALL_TIME_SPENT)
 
     async def _ask_model(self) -> End | None:
         answer, attempt = await self._answer()
@@ -213,8 +239,11 @@ class Turn:
         if calls:
             return self._tokens_over()
         self._end_step()
-        kind = "max-tokens" if self._truncated else "completed"
-        return self._tokens_over() or End({"kind": kind}, self._turn_usage())
+        return self._tokens_over() or self._answered()
+
+    def _answered(self) -> End:
+        """The end of a turn whose model had its say (semantics T5)."""
+        return End({"kind": "max-tokens" if self._truncated else "completed"}, self._turn_usage())
 
     async def _run_tools(self) -> End | None:
         view = self._view
@@ -310,7 +339,20 @@ class Turn:
     async def _call_model(self, model: Model, request: Request, left_s: float) -> Answer | None:
         if model.instant:
             return await model.answer(request, self._on_delta)
-        asked = asyncio.ensure_future(model.answer(request, self._on_delta))
+        try:
+            return await self._unless_cancelled(model.answer(request, self._on_delta), left_s)
+        except ModelError:
+            raise
+        except Overdue:
+            raise ModelError(str(LIMITS["wall_seconds_per_turn"].code), WALL_TIME_SPENT, retryable=False) from None
+        except Exception as error:  # a defect of the model's adapter (T8)
+            log.exception("a model failed unexpectedly")
+            told = f"the model failed unexpectedly: {type(error).__name__}"
+            raise ModelError("internal", told, retryable=False) from error
+
+    async def _unless_cancelled(self, work: Coroutine[Any, Any, T], left_s: float) -> T | None:
+        """What a declared call comes to, None when a cancel came first. Raises `Overdue` when the time is over."""
+        asked = asyncio.ensure_future(work)
         cancelled = asyncio.ensure_future(self._tenure.cancelled.wait())
         try:
             with self._desk.keeper.calling(self._tenure, left_s):
@@ -318,9 +360,8 @@ class Turn:
             if self._tenure.cancelled.is_set():
                 return None
             if not asked.done():
-                code = str(LIMITS["wall_seconds_per_turn"].code)
-                raise ModelError(code, WALL_TIME_SPENT, retryable=False)
-            return _result_of(asked)
+                raise Overdue
+            return asked.result()
         finally:
             await end(cancelled, asked)
 
@@ -444,15 +485,6 @@ def _view(grant: Grant) -> View:
 
 def _sum(left: Usage, right: Usage) -> Usage:
     return Usage(left.input_tokens + right.input_tokens, left.output_tokens + right.output_tokens)
-
-
-def _result_of(asked: asyncio.Future[Answer]) -> Answer:
-    """The answer; a failure that is no `ModelError` is a defect of the model's adapter and ends the turn (T8)."""
-    error = asked.exception()
-    if error is None or isinstance(error, ModelError):
-        return asked.result()
-    log.error("a model failed unexpectedly", exc_info=error)
-    raise ModelError("internal", f"the model failed unexpectedly: {type(error).__name__}", retryable=False) from error
 
 
 async def _all_or(cancelled: asyncio.Future[Any], tasks: Sequence[asyncio.Future[Any]], seconds: float) -> None:

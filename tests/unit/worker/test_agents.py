@@ -13,6 +13,7 @@ from mailslot_services.agent_worker.agents import LIMITS, Agents, AgentsInvalid,
 from mailslot_services.agent_worker.models import KINDS, EchoModel, ScriptedModel, direct
 from mailslot_services.agent_worker.models.direct import DirectModel
 from mailslot_services.agent_worker.models.script import Rule, Say
+from mailslot_services.agent_worker.tools import load_tools
 
 WHOLE = """
 [agents.default]
@@ -27,6 +28,7 @@ temperature = 0
 fallback = "scripted:demo.yaml"
 instructions = "Be brief."
 tools = ["support_tools:refund"]
+hooks = ["support_tools:greet", "support_tools:Guard.look"]
 
 [agents.support.limits]
 steps_per_turn = 20
@@ -53,7 +55,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SOME_KEY", "secret")
     (tmp_path / "demo.yaml").write_text("- hello\n")
     (tmp_path / "support_tools.py").write_text(
-        'def refund(amount: int) -> str:\n    """Give money back."""\n    return "ok"\n'
+        'def refund(amount: int) -> str:\n    """Give money back."""\n    return "ok"\n\n'
+        "def greet(batch): ...\n\nclass Guard:\n    @staticmethod\n    async def look(batch, *, strict=True): ...\n"
     )
     return tmp_path
 
@@ -70,6 +73,7 @@ def test_without_a_file_there_is_one_agent_and_it_echoes() -> None:
     assert default is not None
     assert default.model == EchoModel()
     assert (default.fallback, default.instructions, dict(default.tools), default.limits) == (None, "", {}, Limits())
+    assert default.hooks == ()
 
 
 async def test_a_file_says_who_answers_with_what(folder: Path) -> None:
@@ -86,6 +90,7 @@ async def test_a_file_says_who_answers_with_what(folder: Path) -> None:
     assert support.instructions == "Be brief."
     assert support.tools["refund"].spec.description == "Give money back."
     assert support.tools["refund"].effect is Effect.UNSAFE
+    assert [hook.name for hook in support.hooks] == ["support_tools:greet", "support_tools:Guard.look"]
     assert support.limits == Limits(steps_per_turn=20, max_tokens=500)
     assert careful.fallback == EchoModel(deltas=2)
     await agents.close()
@@ -165,6 +170,21 @@ def test_a_limit_holds_up_to_its_maximum_and_not_beyond(folder: Path, name: str)
         ("[agents.a]\nmodel = 'echo'\nfallback = {deltas = 3}", "agents.a.fallback.model: is missing"),
         ("[agents.a]\nmodel = 'echo'\ntools = 'refund'", "agents.a.tools: must be a list"),
         ("[agents.a]\nmodel = 'echo'\ntools = ['nothing:here']", "agents.a: tool nothing:here cannot be imported"),
+        ("[agents.a]\nmodel = 'echo'\nhooks = 'greet'", "agents.a.hooks: must be a list"),
+        ("[agents.a]\nmodel = 'echo'\nhooks = ['nothing:here']", "agents.a: hook nothing:here cannot be imported"),
+        ("[agents.a]\nmodel = 'echo'\nhooks = ['greet']", "offers a hook greet in the group mailslot.hooks"),
+        (
+            "[agents.a]\nmodel = 'echo'\nhooks = ['support_tools:Guard']",
+            "agents.a: hook support_tools:Guard is no function but type",
+        ),
+        (
+            "[agents.a]\nmodel = 'echo'\nhooks = ['support_tools:refund', 'support_tools:refund']",
+            "agents.a: hook support_tools:refund is named twice",
+        ),
+        (
+            "[agents.a]\nmodel = 'echo'\nhooks = ['support_tools:greet', 'os:getcwd']",
+            "agents.a: hook os:getcwd cannot be called with a batch: ",
+        ),
         ("[agents.a]\nmodel = 'scripted:absent.yaml'", "absent.yaml cannot be read: No such file or directory"),
         ("[agents.a]\nmodel = 'openai:gpt'", "agents.a: environment variable OPENAI_API_KEY is not set"),
         ("[agents.a]\nmodel = 'anthropic:c'", "agents.a: environment variable ANTHROPIC_API_KEY is not set"),
@@ -228,14 +248,19 @@ def test_every_example_in_the_manual_works(folder: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "secret")
     monkeypatch.setattr(sys, "path", [*sys.path])
-    tools, gates = blocks("python")
-    (folder / "shop_tools.py").write_text(tools)
+    *modules, gates = blocks("python")
+    for text in modules:
+        (folder / re.findall(r"^# (\w+\.py)", text)[0]).write_text(text)
     for text in blocks("toml"):
         assert load(folder, text).names
     support = load(folder, blocks("toml")[0]).get("support")
     assert support is not None
     assert support.tools["stock"].effect is Effect.READONLY
     assert support.tools["refund"].timeout_ms == 10_000
+    assert load_tools(["shop_reports:search"], folder)["search"].timeout_ms == 5_000
+    desk = load(folder, blocks("toml")[-1]).get("desk")
+    assert desk is not None
+    assert [hook.name for hook in desk.hooks] == ["shop_hooks:guard", "shop_hooks:context"]
     for number, text in enumerate(blocks("yaml")):
         (folder / f"{number}.yaml").write_text(text)
         ScriptedModel.load(folder / f"{number}.yaml")
