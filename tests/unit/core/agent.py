@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from mailslot_contracts import render
 from mailslot_core import activity, goal, inbox, turn
-from mailslot_core.inbox import Receipt, Room, Submission
+from mailslot_core.inbox import Receipt, Room, Submission, revived
 from mailslot_core.session import Act, Data, Event, Session
 from mailslot_core.turn import Cancelled, Draft, Outcome, Then
 from tests.conformance.dialogue import BIRTH, ending, message, text
@@ -51,8 +51,8 @@ class Agent:
 
     # -- doors ------------------------------------------------------------------------------------------------
 
-    def submit(self, submission: Submission) -> Receipt:
-        return self.do(lambda act: inbox.submit(act, submission, room=ROOM))
+    def submit(self, submission: Submission, room: Room = ROOM) -> Receipt:
+        return self.do(lambda act: inbox.submit(act, submission, room=room))
 
     def prompt(self, message_id: str, **more: Any) -> Receipt:
         return self.say(message_id, "queue", **more)
@@ -76,6 +76,22 @@ class Agent:
 
     def withdraw(self, message_id: str) -> None:
         self.do(lambda act: inbox.withdraw(act, message_id))
+
+    def replace(self, message_id: str, words: str = "other words", room: Room = ROOM) -> None:
+        self.do(lambda act: inbox.replace(act, message_id, text(words), room=room))
+
+    def move(self, message_id: str) -> None:
+        self.do(lambda act: inbox.move(act, message_id))
+
+    def redrive(self, *message_ids: str, room: Room = ROOM) -> tuple[Receipt, ...]:
+        """Give dead messages another life, as a store does with what it finds of them."""
+        said = {event.data["messageId"]: event.data for event in self.events if event.type == "inbox/queued"}
+        records = [self.session.messages[message_id] for message_id in message_ids]
+        submissions = [Submission(m.message_id, m.lane, m.wake, revived(said[m.message_id]), "f") for m in records]
+        return self.do(lambda act: inbox.redrive(act, submissions, room=room))
+
+    def close(self) -> bool:
+        return self.do(turn.close_session)
 
     def sweep(self, after_ms: int = 0) -> None:
         self.now += after_ms
@@ -123,8 +139,11 @@ class Agent:
         self.epoch += 1
         self.do(lambda act: turn.recover(act, reason))
 
-    def give_up(self) -> None:
-        self.do(turn.give_up)
+    def give_up(self) -> bool:
+        return self.do(turn.give_up)
+
+    def rest(self) -> bool:
+        return self.do(activity.rest)
 
     # -- facts ------------------------------------------------------------------------------------------------
 

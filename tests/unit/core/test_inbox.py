@@ -7,14 +7,14 @@ import pytest
 from mailslot_core import inbox, invariants
 from mailslot_core.errors import Refused
 from mailslot_core.inbox import DOOR_SOURCES, Submission
-from mailslot_core.session import MessageState, Session
+from mailslot_core.session import MessageState, Session, indexes
 from tests.conformance.dialogue import message, text
 from tests.unit.core.agent import NOW_MS, ROOM, Agent
 
 CHANGES: dict[str, Callable[[Agent, str], object]] = {
     "withdraw": lambda agent, name: agent.withdraw(name),
-    "replace": lambda agent, name: agent.do(lambda act: inbox.replace(act, name, text("other words"), room=ROOM)),
-    "move": lambda agent, name: agent.do(lambda act: inbox.move(act, name)),
+    "replace": lambda agent, name: agent.replace(name),
+    "move": lambda agent, name: agent.move(name),
 }
 
 
@@ -177,6 +177,14 @@ def test_a_message_is_due_at_once_unless_its_time_lies_ahead(not_before: int | N
     assert ("R" in agent.told.split()) is due
 
 
+def test_a_time_of_0_is_no_time() -> None:
+    """1970 is long over: the index says no time, as a store that keeps 0 for none says."""
+    agent = Agent()
+    agent.prompt("A", notBefore=0)
+    assert indexes(agent.session)["messages"]["A"]["notBefore"] is None
+    assert agent.told == "q[A, notBefore] R"
+
+
 def test_a_message_that_is_not_due_is_in_nobodys_way() -> None:
     agent = Agent()
     agent.prompt("A", notBefore=NOW_MS + 1000)
@@ -217,6 +225,47 @@ def test_running_follows_the_first_message_that_becomes_due() -> None:
     assert invariants.violations(agent.events) == []
 
 
+def test_a_sweep_tells_what_time_has_changed_in_the_order_of_the_times() -> None:
+    """Due times and expiry in one order; at one time, the one queued first."""
+    agent = Agent()
+    agent.prompt("last", notBefore=NOW_MS + 40)
+    agent.prompt("third", notBefore=NOW_MS + 30)
+    agent.prompt("gone", expiresAt=NOW_MS + 20)
+    agent.prompt("fourth", notBefore=NOW_MS + 30)
+    agent.prompt("first", notBefore=NOW_MS + 10, expiresAt=NOW_MS + 1000)
+    agent.prompt("never", notBefore=NOW_MS + 41)
+    agent.sweep(after_ms=40)
+    assert agent.told.endswith("due[first] expired[gone] due[third] due[fourth] due[last]")
+    assert invariants.violations(agent.events) == []
+
+
+@pytest.mark.parametrize(
+    ("times", "alarm"),
+    [
+        ({}, None),
+        ({"notBefore": NOW_MS - 5}, None),
+        ({"notBefore": NOW_MS + 5}, NOW_MS + 5),
+        ({"expiresAt": NOW_MS + 7}, NOW_MS + 7),
+        ({"notBefore": NOW_MS + 5, "expiresAt": NOW_MS + 7}, NOW_MS + 5),
+        ({"notBefore": NOW_MS - 5, "expiresAt": NOW_MS + 7}, NOW_MS + 7),
+    ],
+)
+def test_a_message_knows_when_time_changes_it(times: dict[str, int], alarm: int | None) -> None:
+    agent = Agent()
+    agent.prompt("A", **times)
+    assert agent.session.messages["A"].alarm == alarm
+
+
+def test_what_was_made_due_by_hand_may_still_expire() -> None:
+    agent = Agent()
+    agent.prompt("A", notBefore=NOW_MS + 5, expiresAt=NOW_MS + 10)
+    agent.move("A")
+    agent.sweep(after_ms=7)
+    assert agent.told == "q[A, notBefore] moved[A] R"
+    agent.sweep(after_ms=3)
+    assert agent.told.endswith("expired[A] I")
+
+
 def test_what_becomes_due_behind_a_hold_wakes_nobody() -> None:
     agent = Agent()
     agent.hold()
@@ -254,6 +303,19 @@ def test_a_goals_message_that_expires_pauses_the_goal() -> None:
     agent.session.messages["g1"].expires_at = NOW_MS + 10
     agent.sweep(after_ms=10)
     assert agent.told.endswith("expired[g1] goal(pause) I")
+
+
+# -- release --------------------------------------------------------------------------------------------------------
+
+
+def test_a_hold_that_is_there_can_be_released_once() -> None:
+    agent = Agent()
+    agent.hold()
+    agent.submit_from_child("A")
+    agent.do(inbox.release)
+    assert agent.told == "held q[A] released R"
+    assert agent.events[-2].data == {"cause": "release"}
+    assert code_of(lambda: agent.do(inbox.release)) == "not-held"
 
 
 # -- clear ----------------------------------------------------------------------------------------------------------
