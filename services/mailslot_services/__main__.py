@@ -14,6 +14,7 @@ SERVICES: Final = {
     "worker": "mailslot_services.agent_worker",
     "goals": "mailslot_services.goal_continuation",
     "doctor": "mailslot_services.doctor",
+    "verify": "mailslot_services.verify",
     "up": "mailslot_services.up",
 }
 

@@ -11,7 +11,8 @@ Rule 3: every write is appended to a file that is synced every second: a crash o
         at most that second, so the durability level is `memory` (semantics M2). `ephemeral` keeps nothing, in a
         temporary folder that is removed at the end.
 Rule 4: it listens on the loopback address only and has no password: it is a store for one person's machine.
-Rule 5: a start that fails says which thing is in which state and what to do.
+Rule 5: its address stands in the state folder, so that `mailslot doctor` and `mailslot verify` beside it find it.
+Rule 6: a start that fails says which thing is in which state and what to do.
 
     EmbeddedError        the store could not be started
     |-- StateLocked      another live server uses the state folder
@@ -32,9 +33,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from mailslot_core.errors import CoreError
+from mailslot_core.settings import StoreSettings
 from mailslot_services import embedded_watcher
 
 HOST: Final = "127.0.0.1"
@@ -47,11 +49,14 @@ POLL_S: Final = 0.02
 PORT_TRIES_MAX: Final = 5
 """How often a free port is picked anew when another process was faster."""
 LOG_NAME: Final = "valkey.log"
+URL_NAME: Final = "url"
+"""File in the state folder that says where the running server answers."""
 LOG_TAIL_LINES: Final = 5
 """How much of the server's log an error quotes."""
 STREAM_NODE_BYTES_MAX: Final = 1024
 """A session's ledger costs at least one stream node: 4.3 KB with the server's default of 4096, 1.7 KB with this."""
 
+S = TypeVar("S", bound=StoreSettings)
 Progress = Callable[[str], None]
 """Is told, in short sentences, what the start is doing."""
 
@@ -205,6 +210,30 @@ def usable_folder(state_dir: Path) -> Path:
     return folder
 
 
+def running_url(state_dir: Path) -> str | None:
+    """Where the running server of this state folder answers; None when none runs."""
+    try:
+        descriptor = os.open(state_dir / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:  # its server lives
+        with contextlib.suppress(OSError):
+            return (state_dir / URL_NAME).read_text().strip() or None
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def located(settings: S, state_dir: str) -> S:
+    """The settings with the store of a running `mailslot up`, where nobody has named another one."""
+    if "redis_url" in settings.model_fields_set:
+        return settings
+    url = running_url(Path(state_dir))
+    return settings if url is None else settings.model_copy(update={"redis_url": url})
+
+
 def set_log_aside(folder: Path) -> None:
     """Keep the log of the last run and let this one begin a new one, so that logs stay as long as two runs."""
     log = folder / LOG_NAME
@@ -265,7 +294,9 @@ class EmbeddedServer:
         try:
             await lock.take(self._progress)
             set_log_aside(self._folder)
+            (self._folder / URL_NAME).unlink(missing_ok=True)  # of the last run
             await self._start(binary, lock_descriptor=lock.descriptor)
+            (self._folder / URL_NAME).write_text(f"{self.url}\n")
         finally:
             lock.close()
         return self

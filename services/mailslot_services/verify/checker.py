@@ -136,7 +136,7 @@ def may_wait(walk: Walk, waiting: Life) -> bool:
 def _match(report: Report, walks: dict[str, Walk], seen: Recorder) -> None:
     report.receipts = len(seen.receipts)
     report.duplicate_receipts = sum(receipt.duplicate for receipt in seen.receipts)
-    report.refusals = len(seen.refusals)
+    report.refusals.update(refusal.code for refusal in seen.refusals)
     report.unknowns = len(seen.unknowns)
     report.cancels = len(seen.cancels)
     nothing = Walk(0)

@@ -57,7 +57,7 @@ class Report:
     pending: int = 0  # queued or claimed at the end, whether or not that is right
     receipts: int = 0
     duplicate_receipts: int = 0
-    refusals: int = 0
+    refusals: Counter[str] = field(default_factory=Counter)  # code -> attempts that were refused
     unknowns: int = 0
     cancels: int = 0
     ends: Counter[str] = field(default_factory=Counter)  # kind -> turns that ended so
@@ -127,7 +127,7 @@ class Report:
             "pending": self.pending,
             "receipts": self.receipts,
             "duplicateReceipts": self.duplicate_receipts,
-            "refusals": self.refusals,
+            "refusals": dict(self.refusals),
             "unknownOutcomes": self.unknowns,
             "cancels": self.cancels,
             "turns": dict(self.ends),

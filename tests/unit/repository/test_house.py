@@ -158,7 +158,7 @@ def test_what_is_promised_and_decided_is_kept_pure() -> None:
 
 def test_every_command_of_a_service_can_be_loaded() -> None:
     commands = entry_points(group="mailslot.commands")
-    assert set(commands.names) == {"doctor", "goals", "ingest", "up", "worker"}
+    assert set(commands.names) == {"doctor", "goals", "ingest", "up", "verify", "worker"}
     for command in commands:
         assert callable(command.load()), command
 

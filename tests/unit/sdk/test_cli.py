@@ -139,7 +139,7 @@ def test_stdin_that_makes_no_sense_is_refused(
 def test_help_starts_nothing_and_names_every_command(capsys: Capture) -> None:
     assert cli.main(["--help"]) == 0
     said = capsys.readouterr().out
-    for name in ("run", "send", "tail", "up", "ingest", "worker", "goals", "doctor"):
+    for name in ("run", "send", "tail", "up", "ingest", "worker", "goals", "doctor", "verify"):
         assert re.search(rf"^  {name} +\w", said, re.MULTILINE), name
 
 

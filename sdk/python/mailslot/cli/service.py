@@ -23,6 +23,7 @@ KNOWN = {
     "worker": "runs agents; start as many as you like",
     "goals": "lets goals go on when their agent is idle",
     "doctor": "checks a live system: ledgers, conservation, configuration",
+    "verify": "shows that nothing is lost on your server, under faults",
 }
 """What `--help` says of the commands that the product brings, without loading them."""
 
