@@ -2,11 +2,12 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import pytest
+import redis
 
 from mailslot_core.redis.store import RedisStore
 from mailslot_core.store import Store
@@ -97,6 +98,37 @@ async def test_hostile_content_comes_back_as_it_was_sent(store: Store) -> None:
             await events.take(1)
             found = [frame.data["data"]["content"][0]["text"] for frame in await events.take(len(texts))]
         assert found == texts
+
+
+Damage = Callable[[redis.Redis, str], object]
+
+DAMAGES: dict[str, Damage] = {
+    "a status that is none": lambda outside, key: outside.hset(key, "status", "exploded"),
+    "a number that is none": lambda outside, key: outside.hset(key, "seq", "many"),
+    "bytes that are no value": lambda outside, key: outside.hset(key, "claimed", b"\xc1\xff"),
+    "a value that is cut off": lambda outside, key: outside.hset(key, "goal", b"\x93\x01"),
+    "another type of key": lambda outside, key: (outside.delete(key), outside.set(key, "x")),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+async def test_a_damaged_session_is_left_out_of_the_list_and_named_in_the_log(
+    clean_server: Server, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    async with house_on(clean_server) as house:
+        for name in ("a", "b", "c"):
+            await house.prompt(name)
+        with clean_server.client() as outside:
+            (key,) = outside.keys("mailslot:*:s:b:state")
+            DAMAGES[what](outside, key)
+        for query in ("", "?status=running"):
+            response = await house.client.get(f"/v1/sessions{query}")
+            assert response.status_code == 200
+            assert [level["sessionId"] for level in response.json()["sessions"]] == ["a", "c"]
+        warned = [record for record in caplog.records if getattr(record, "session", None) == "b"]
+        assert {record.levelname for record in warned} == {"WARNING"}
+        assert (await house.client.get("/metrics")).status_code == 200
+        assert (await house.client.get("/v1/sessions/b")).json()["code"] == "internal"
 
 
 # -- the server's faults ------------------------------------------------------------------------------------

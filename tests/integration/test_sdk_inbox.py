@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ async def client(house: House, kind: Kind) -> AsyncIterator[Twin]:
         yield found
 
 
-async def refusal(client: Twin, method: str, *arguments: object, **named: object) -> str:
+async def refusal(client: Twin, method: str, *arguments: Any, **named: Any) -> str:
     """The code that a call is refused with."""
     with pytest.raises(Refused) as caught:
         await client.call("s", method, *arguments, **named)

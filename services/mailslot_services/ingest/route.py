@@ -376,7 +376,7 @@ RELEASE = Resource(
             sessions.release_queue,
             "End a hold",
             {200: Reply("what is queued wakes the agent again; the newest seq", SessionAnswer)},
-            codes=(*_READ, Code.NOT_HELD),
+            codes=(*_READ, Code.NOT_HELD, Code.CLOSED),
         )
     },
 )

@@ -211,7 +211,8 @@ ILLEGAL: Final = [
     Illegal(claimed, "POST", f"{S}/cancel", Code.NOT_OPEN, {"turn": 2, "queue": "clear"}),
     Illegal(queued, "POST", f"{S}/release", Code.NOT_HELD),
     Illegal(released, "POST", f"{S}/release", Code.NOT_HELD),
-    Illegal(closed, "POST", f"{S}/release", Code.NOT_HELD),
+    Illegal(closed, "POST", f"{S}/release", Code.CLOSED),
+    Illegal(closing, "POST", f"{S}/release", Code.CLOSED),
     # Times.
     Illegal(queued, "POST", f"{S}/prompt", Code.EXPIRED, said(expiresAt=1)),
     Illegal(queued, "POST", f"{S}/prompt", Code.EXPIRED, said(notBefore=1, expiresAt=2)),
@@ -240,6 +241,8 @@ ILLEGAL: Final = [
     Illegal(closed, "POST", f"{S}/prompt", Code.CLOSED, said()),
     Illegal(closing, "POST", f"{S}/prompt", Code.CLOSED, said()),
     Illegal(closing, "POST", f"{S}/prompt", Code.CLOSED, steered(expectTurn=1)),
+    Illegal(closed, "PUT", f"{S}/goal", Code.CLOSED, {"objective": "tidy"}),
+    Illegal(closing, "PUT", f"{S}/goal", Code.CLOSED, {"objective": "tidy"}),
     # Dead letters.
     Illegal(dead, "POST", "/v1/dead/1-1-0/redrive", Code.NOT_FOUND),
     Illegal(dead, "POST", "/v1/dead/nonsense/redrive", Code.BAD_INPUT),
