@@ -36,6 +36,8 @@ def lines(outcome: Outcome) -> list[str]:
     told = [f"wrong  {sentence}" for sentence in report.sentences[:FINDINGS_SHOWN_MAX]]
     if len(report.findings) > FINDINGS_SHOWN_MAX:
         told.append(f"wrong  … and {len(report.findings) - FINDINGS_SHOWN_MAX} more")
+    if outcome.failure:
+        told.append(f"wrong  {outcome.failure}")
     told += [f"{name:<18} {words}" for name, words in rows(outcome)]
     return [*told, summary(outcome)]
 
@@ -101,6 +103,8 @@ def summary(outcome: Outcome) -> str:
         verdict = "zero loss"
     elif not outcome.report.receipts:
         verdict = "nothing was kept, so nothing was shown"
+    elif outcome.report.sound and outcome.failure:
+        verdict = "workers could not be kept running"
     elif outcome.report.sound and outcome.store_faults:
         verdict = f"the store failed inside an act {outcome.store_faults} times"
     elif outcome.report.sound:
@@ -127,5 +131,6 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "cuts": outcome.faults["cut"],
         "fencedWrites": outcome.fenced,
         "workersEndedByThemselves": outcome.ended_by_themselves,
+        "workersFailed": outcome.failure,
         "leaseMs": outcome.lease_ms,
     }

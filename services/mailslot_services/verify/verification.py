@@ -28,7 +28,7 @@ from mailslot_core.redis.store import RedisStore
 from mailslot_core.session import Status
 from mailslot_core.settings import StoreSettings, WorkerSettings
 from mailslot_services.boot import env_name
-from mailslot_services.child import Tell
+from mailslot_services.child import ChildFailed, Tell
 from mailslot_services.verify.checker import check
 from mailslot_services.verify.database import Database, borrowed, reached, with_database
 from mailslot_services.verify.fault import Faults
@@ -69,13 +69,19 @@ class Outcome:
     fenced: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     ended_by_themselves: int = 0
-    hindered: str | None = None
+    hindered: str | None = None  # why connections could not be cut
+    failure: str | None = None  # why workers could not be kept running
     report: Report = field(default_factory=Report)
 
     @property
     def sound(self) -> bool:
         """Nothing is broken, everything came to rest, and something was there to lose."""
-        return self.report.sound and self.rest_s is not None and self.report.receipts > 0 and not self.store_faults
+        return (
+            self.report.sound
+            and self.rest_s is not None
+            and self.report.receipts > 0
+            and not (self.failure or self.store_faults)
+        )
 
     @property
     def store_faults(self) -> int:
@@ -87,7 +93,7 @@ Progress = Callable[[str], None]
 
 
 async def verify(settings: VerifySettings, progress: Progress, tell: Tell) -> Outcome:
-    """Load, hurt, wait, check (see the module). Raises `NoDatabase`, `StoreUnavailable`, `ChildFailed`."""
+    """Load, hurt, wait, check (see the module). Raises `NoDatabase`, `StoreUnavailable`."""
     seed = SystemRandom().randrange(SEED_MAX) if settings.seed is None else settings.seed
     name = f"mailslot-verify-{seed}"
     async with borrowed(settings, settings.database, name, keep=settings.keep) as database:
@@ -154,6 +160,8 @@ async def run(plan: Plan, store: RedisStore, control: Redis, tell: Tell) -> None
     try:
         await unless_broken(workforce, loaded(plan, load, faults))
         await unless_broken(workforce, rested(plan, load, faults, store))
+    except ChildFailed as error:
+        outcome.failure = str(error)  # what was kept is checked all the same
     finally:
         await faults.end()
         await load.end()
