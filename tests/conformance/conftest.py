@@ -4,6 +4,8 @@
     store      the store of that world
     slot       one worker's slot on that store
     rival      the slot of another worker
+    options    limits of that store; a test may be parametrized with others
+    steered    whether the clock of a server is the test's to move; a module may say so
     redis      a world on a real server alone, once for each server: what only Redis can show
 
 Servers come from `tests/conftest.py` and live as long as the run; each test finds its own emptied.
@@ -19,12 +21,24 @@ from tests.conformance.worlds import IMPLEMENTATIONS, MemoryWorld, RedisWorld, W
 from tests.servers import Server
 
 
+@pytest.fixture
+def options() -> dict[str, int]:
+    """Limits of the world's store. A test that wants others is parametrized with them."""
+    return {}
+
+
+@pytest.fixture
+def steered() -> bool:
+    """Whether a server's clock stands until the test moves it, as that of memory does. A module may say so."""
+    return False
+
+
 @pytest.fixture(params=IMPLEMENTATIONS)
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+async def world(request: pytest.FixtureRequest, options: dict[str, int], steered: bool) -> AsyncIterator[World]:
     if request.param == "memory":
-        yield MemoryWorld()
+        yield MemoryWorld(**options)
         return
-    async with redis_world(request.getfixturevalue(request.param)) as found:
+    async with redis_world(request.getfixturevalue(request.param), steered=steered, **options) as found:
         yield found
 
 

@@ -17,11 +17,14 @@ from mailslot_core.goal import Change, Round
 from mailslot_core.inbox import Receipt, Submission
 from mailslot_core.redis.keys import partition_of
 from mailslot_core.session import Data, Event, Lane, Phase
-from mailslot_core.store import Grant, Lease, Settled, Store
+from mailslot_core.store import Grant, Lease, Settled, Store, Swept
 from mailslot_core.turn import Draft, End, Then
 
 LEASE_MS: Final = 600_000
 """A lease that does not lapse while a test runs."""
+
+NEVER_MS: Final = 1_000_000_000
+"""A window that nothing falls out of."""
 
 BIRTH: Final[Data] = {"agent": "default", "onFailure": "continue", "depth": 0, "metadata": {}}
 CAREFUL: Final[Data] = {**BIRTH, "onFailure": "hold"}
@@ -38,7 +41,10 @@ def text(words: str) -> list[dict[str, Any]]:
     return [{"type": "text", "text": words}]
 
 
-def message(message_id: str, delivery: str = "queue", words: str | None = None, source: str = "user") -> Submission:
+def message(
+    message_id: str, delivery: str = "queue", words: str | None = None, source: str = "user", **more: Any
+) -> Submission:
+    """A submission; `more` is data of its body, times for example."""
     lane, wake = PLACES[delivery]
     said = f"message {message_id}" if words is None else words
     data = {
@@ -47,8 +53,9 @@ def message(message_id: str, delivery: str = "queue", words: str | None = None, 
         "wake": wake,
         "content": text(said),
         "source": {"kind": source},
+        **more,
     }
-    return Submission(message_id, lane, wake, data, f"{delivery} {said}")
+    return Submission(message_id, lane, wake, data, f"{delivery} {said}{more or ''}")
 
 
 async def prompt(store: Store, session_id: str, message_id: str, words: str | None = None) -> Receipt:
@@ -61,6 +68,21 @@ async def steer(store: Store, session_id: str, message_id: str) -> Receipt:
 
 async def inject(store: Store, session_id: str, message_id: str) -> Receipt:
     return await store.submit(session_id, message(message_id, "inject"), BIRTH)
+
+
+async def say(
+    store: Store, session_id: str, message_id: str, delivery: str = "queue", *, not_before: int = 0, expires_at: int = 0
+) -> Receipt:
+    """A message with times, in ms of the store's clock; 0 is none."""
+    times: dict[str, Any] = {"notBefore": not_before, "expiresAt": expires_at}
+    times = {name: time for name, time in times.items() if time}
+    return await store.submit(session_id, message(message_id, delivery, **times), BIRTH)
+
+
+async def sweep(store: Store, forget_after_ms: int = NEVER_MS) -> Swept:
+    """Every partition once."""
+    found = [await store.sweep(partition, forget_after_ms=forget_after_ms) for partition in range(store.partitions)]
+    return sum(found, Swept())
 
 
 async def set_goal(store: Store, session_id: str, *, rounds: int = 5, goal_id: str = "goal-1") -> Data:
