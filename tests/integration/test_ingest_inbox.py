@@ -448,6 +448,21 @@ async def test_an_erase_that_waits_is_told_when_nothing_is_left(house: House) ->
     assert await gone(house)
 
 
+async def test_an_erase_that_waits_is_told_so_when_somebody_else_was_faster(house: House) -> None:
+    await house.prompt("s", messageId="a")
+    worker, grant = await stages.begun(house)
+    waiting = asyncio.create_task(erase(house, "?wait=30"))
+
+    async def followed() -> bool:
+        return house.metric("event_readers") == 1
+
+    await wait_until(followed, PATIENCE_S, "the erase to wait")
+    await worker.answer(grant, kind="error")
+    await sweep(house.store)
+    await asyncio.wait_for(waiting, PATIENCE_S)
+    assert await gone(house)
+
+
 async def test_an_erase_that_nobody_waits_for_is_finished_by_the_sweep(house: House) -> None:
     await house.prompt("s", messageId="a")
     worker, grant = await stages.begun(house)

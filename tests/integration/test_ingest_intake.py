@@ -67,14 +67,14 @@ class Door:
         return await wait_until(found, PATIENCE_S, f"{count} messages in session {session_id}")
 
     async def dead(self, count: int) -> list[dict[str, bytes]]:
-        """The dead letters, once there are so many."""
+        """The dead entries, once there are so many."""
 
         def found() -> list[dict[str, bytes]]:
             entries: Any = self.outside.xrange(INTAKE_DEAD)
             letters = [{name.decode(): value for name, value in fields.items()} for _, fields in entries]
             return letters if len(letters) >= count else []
 
-        return await wait_until(found, PATIENCE_S, f"{count} dead letters")
+        return await wait_until(found, PATIENCE_S, f"{count} dead entries")
 
     async def handled(self) -> None:
         """Every entry is acknowledged and deleted."""
@@ -250,7 +250,7 @@ async def test_a_plain_entry_is_answered_in_plain_json(clean_server: Server) -> 
 # -- refusing -----------------------------------------------------------------------------------------------
 
 
-async def test_what_is_no_prompt_goes_to_the_dead_letters_and_holds_up_nobody(clean_server: Server) -> None:
+async def test_what_is_no_prompt_goes_to_the_dead_entries_and_holds_up_nobody(clean_server: Server) -> None:
     async with door(clean_server) as it:
         bad = {
             it.put_raw(data="nonsense"): b"nonsense",
@@ -273,7 +273,7 @@ async def test_what_is_no_prompt_goes_to_the_dead_letters_and_holds_up_nobody(cl
         assert it.metric("intake_entries_total", outcome="dead") == len(bad)
 
 
-async def test_a_refusal_that_nobody_waits_for_is_a_dead_letter(clean_server: Server) -> None:
+async def test_a_refusal_that_nobody_waits_for_is_a_dead_entry(clean_server: Server) -> None:
     async with door(clean_server) as it:
         it.put("s", "one", messageId="m")
         it.put("s", "two", messageId="m")

@@ -50,7 +50,7 @@ INTAKE_TEXT: Final = (
 )
 
 
-class DeadLetter(Answer):
+class DeadEntry(Answer):
     """An entry that never became a message, as a stream entry with these fields."""
 
     id: str = Field(description="the id it had in the intake stream")
@@ -101,9 +101,9 @@ def _declared() -> RedisBroker:
         broker.publisher(channel, title=title, description=description, schema=schema)
     broker.publisher(
         stream=StreamSub(INTAKE_DEAD),
-        title="DeadLetters",
+        title="DeadEntries",
         description="What never became a message.",
-        schema=DeadLetter,
+        schema=DeadEntry,
     )
     return broker
 

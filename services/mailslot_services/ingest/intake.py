@@ -3,9 +3,9 @@
     XADD mailslot:intake --> FastStream subscriber --batch--> lanes, one a session --> submit --> Verdict
                                     ^                            |   retryable: the lane waits      |
                                     |                            +--- and is tried again            v
-             entries of lost consumers, and of lost reads     reply, dead letter, XACK, XDEL: one transaction
+             entries of lost consumers, and of lost reads     reply, dead entry, XACK, XDEL: one transaction
 
-Rule 1: an entry is acknowledged after its message is durable, or its dead letter is; then it is deleted.
+Rule 1: an entry is acknowledged after its message is durable, or its dead entry is; then it is deleted.
 Rule 2: entries of one session are submitted in stream order, those of different sessions at the same time. A lane
         whose head must wait holds back its own session and nobody else.
 Rule 3: what can never become a message goes to `mailslot:intake:dead` with its reason; a problem that may pass is
@@ -244,7 +244,7 @@ class Intake:
     # -- settling ---------------------------------------------------------------------------------------------
 
     async def _settle(self, verdicts: Sequence[Verdict]) -> None:
-        """Replies, dead letters and acknowledgements in one transaction, in stream order. When it fails nothing is in
+        """Replies, dead entries and acknowledgements in one transaction, in stream order. When it fails nothing is in
         hand any more, and recovery finds the entries again (rule 4)."""
         if not verdicts:
             return

@@ -1,6 +1,6 @@
 """One entry of the broker door: how it is opened, and what comes of it.
 
-    stream entry --unwrap--> Letter --read_letter--> IntakeEntry --> submit --> Verdict --> reply, dead letter, ack
+    stream entry --unwrap--> Letter --read_letter--> IntakeEntry --> submit --> Verdict --> reply, dead entry, ack
 
     __data__                           FastStream's envelope: body, `reply_to`, `correlation_id`
     data, reply_to?, correlation_id?   a plain XADD
@@ -76,7 +76,7 @@ class Verdict:
 
     @property
     def dead(self) -> bool:
-        """It goes to the dead letters: it was no prompt at all, was tried in vain, or nobody waits for the problem."""
+        """It goes to the dead entries: it was no prompt at all, was tried in vain, or nobody waits for the problem."""
         if self.problem is None:
             return False
         code = self.problem.code
@@ -84,7 +84,7 @@ class Verdict:
 
 
 NEVER_A_MESSAGE: Final = frozenset({Code.BAD_INPUT, Code.TOO_LARGE, Code.INTERNAL})
-"""Codes of letters that go to the dead letters even when their sender was told."""
+"""Codes of letters that go to the dead entries even when their sender was told."""
 
 
 # -- opening ------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def _wire(verdict: Verdict) -> dict[str, Any]:
 
 
 def dead_fields(verdict: Verdict) -> dict[str | bytes, str | bytes]:
-    """What stands in the dead-letter stream: the entry's id, the reason as a JSON problem, the data as it came."""
+    """What stands in the stream of dead entries: the entry's id, the reason as a JSON problem, the data as it came."""
     letter = verdict.letter
     fields: dict[str | bytes, str | bytes] = {
         "id": letter.entry_id,

@@ -22,10 +22,10 @@ CLAIM_COUNT: Final = 100
 """Pending entries looked at in one command."""
 
 DEAD_COUNT_MAX: Final = 100_000
-"""Dead letters kept, about; the oldest go first."""
+"""Dead entries kept, about; the oldest go first."""
 
 DEAD_DATA_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of a dead letter's data that are kept; the reason says what was wrong with a longer one."""
+"""Bytes of a dead entry's data that are kept; the reason says what was wrong with a longer one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@
     mailslot_ingest_intake_reclaimed_total                                     entries taken over from a lost consumer
     mailslot_ingest_intake_in_flight                                           entries read and not yet acknowledged
     mailslot_ingest_intake_stream_entries                                      entries in the intake stream
-    mailslot_ingest_dead_stream_entries                                       entries in the dead-letter stream
+    mailslot_ingest_dead_stream_entries                                       entries in the stream of dead entries
     mailslot_ingest_partition_ready                   partition                sessions that want a worker
     mailslot_ingest_partition_oldest_ready_seconds    partition                how long the first of them has waited
     mailslot_ingest_partition_active                  partition                sessions that are running
@@ -72,7 +72,7 @@ class Metrics:
         self.intake_reclaimed = self._counter("intake_reclaimed_total", "entries taken over from a lost consumer")
         self.intake_in_flight = self._gauge("intake_in_flight", "entries read and not yet acknowledged")
         self.intake_entries = self._gauge("intake_stream_entries", "entries in the intake stream")
-        self.dead_entries = self._gauge("dead_stream_entries", "entries in the dead-letter stream")
+        self.dead_entries = self._gauge("dead_stream_entries", "entries in the stream of dead entries")
         self._partitions = {
             name: self._gauge(f"partition_{name}", text, "partition") for name, text in PARTITION_GAUGES.items()
         }

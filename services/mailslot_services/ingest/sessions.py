@@ -84,8 +84,8 @@ async def release_queue(door: Door, request: Request) -> Response:
 async def _has_ended(door: Door, name: str, cancelled: Cancelled, wait_s: float) -> bool:
     """Whether the cancelled turn is over, waiting for it as long as it is allowed to. A cancel that named no turn
     was over when it was recorded."""
-    level = await level_of(door, name)
-    if cancelled.turn is None or level.turn != cancelled.turn:
+    level = await door.store.level(name)
+    if cancelled.turn is None or level is None or level.turn != cancelled.turn:
         return True
     async with door.fanout.follow(name, after=level.cursor, newest=level.cursor, timeout_s=wait_s) as following:
         while not (following.expired or following.ended):

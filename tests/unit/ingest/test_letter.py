@@ -144,12 +144,12 @@ async def test_a_reply_speaks_as_its_letter_did() -> None:
         (Code.EXPIRED, None, True),
     ],
 )
-def test_which_letters_are_dead(code: Code, reply_to: str | None, dead: bool) -> None:
+def test_which_entries_are_dead(code: Code, reply_to: str | None, dead: bool) -> None:
     assert Verdict(Letter("1-0", b"", reply_to=reply_to), problem=problem(code)).dead is dead
     assert not Verdict(Letter("1-0", b"", reply_to=reply_to), message_id="m").dead
 
 
-def test_a_dead_letter_has_the_entry_the_reason_and_the_data_as_it_came() -> None:
+def test_a_dead_entry_has_its_id_the_reason_and_the_data_as_it_came() -> None:
     fields = dead_fields(Verdict(Letter("1-0", b"\xff\x00", reply_to="r"), problem=problem(Code.BAD_INPUT)))
     assert (fields["id"], fields["data"], fields["reply_to"]) == ("1-0", b"\xff\x00", "r")
     assert json.loads(fields["reason"])["detail"] == "no"
