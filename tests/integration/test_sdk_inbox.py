@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from mailslot import OutcomeUnknown, Refused, Settings
+from mailslot import CursorExpired, OutcomeUnknown, Refused, Settings
 from mailslot_core.memory import MemoryStore
 from tests.echo_worker import EchoWorker
 from tests.unit.ingest.served import House, on_socket
 from tests.unit.ingest.stages import LATER, begun, give_up
 from tests.unit.sdk.product import CuttingProxy
 from tests.unit.sdk.twins import KINDS, Kind, Twin, twin
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -116,6 +118,20 @@ async def test_a_session_is_closed_and_erased(house: House, client: Twin) -> Non
     assert erasure.stores["ledger"].messages == 1
     assert await refusal(client, "status") == "not-found"
     assert await refusal(client, "delete") == "not-found"
+
+
+async def test_whoever_follows_an_erased_session_learns_that_it_is_gone(house: House, client: Twin) -> None:
+    await client.call("s", "inject", "x")
+    following = asyncio.create_task(client.first_events("s", 100))
+
+    async def followed() -> bool:
+        return house.metric("event_readers") == 1
+
+    await wait_until(followed, 10, "the events to be followed")
+    await client.call("s", "delete")
+    with pytest.raises(CursorExpired) as gone:
+        await asyncio.wait_for(following, 20)
+    assert (gone.value.oldest, gone.value.newest) == (0, 0)
 
 
 async def test_a_dead_letter_is_listed_and_redriven_once(house: House, client: Twin) -> None:
