@@ -1,4 +1,4 @@
-"""What a sender may make its submit depend on, and how much may wait; a duplicate comes before all that (M3, M8, U5)."""
+"""What a sender may make its submit depend on, and how much may wait; a duplicate comes before it all (M3, M8, U5)."""
 
 import asyncio
 from dataclasses import replace
