@@ -90,9 +90,27 @@ async def test_a_started_call_runs_again_only_if_that_is_harmless(
     await store.commit(grant.lease, 2, [*step_start("A"), asks_for("t"), called("t")])
     async with crew(store, agent(EchoModel(), tools={"t": tool})):
         events = await rested(store, "s")
-    assert len(tool.keys) == runs
+    assert tool.keys == ["s/1/1/c1"] * runs
     assert results(events) == [result]
     assert check_history(extend((), events)) == []
+
+
+async def test_an_idempotent_call_gets_the_same_key_from_every_worker(store: Store) -> None:
+    """Semantics R3: a worker is stopped in the middle of the call; a service that is given a key twice acts once."""
+    tool = Recorded("t", Effect.IDEMPOTENT)
+    tool.may_end.clear()
+    model = ScriptedModel.sequence([{"calls": [{"name": "t", "arguments": {}}]}, {"say": "done"}])
+    only = agent(model, tools={"t": tool})
+    async with crew(store, only, drain_ms=1):
+        await prompt(store, "s", "A")
+        await tool.started.wait()
+    tool.may_end.set()
+    async with crew(store, only):
+        events = await rested(store, "s")
+    assert len(tool.keys) == 2
+    assert len(set(tool.keys)) == 1
+    assert results(events) == ["done"]
+    assert len([e for e in events if e.type == "tool/call"]) == 1
 
 
 async def test_a_call_that_was_never_started_gets_run(store: Store) -> None:
@@ -118,6 +136,85 @@ async def test_a_cancel_of_a_dead_workers_turn_is_honoured_by_the_next(store: St
     assert await history(store, "s") == (
         "q[A] R T1 c[A] S1 u[A] cancel recovered(1, attempt 2, crash) s1 t1(aborted user) I"
     )
+
+
+async def dies(store: Store, owner: str, *drafts: Draft) -> None:
+    """A worker that leases the one ready session, writes this, and is never heard of again."""
+    grant = await acquired(store, owner, 600_000)
+    await store.commit(grant.lease, 2, drafts)
+    await store.renew([grant.lease], -1)
+    for partition in range(store.partitions):
+        await store.sweep(partition, forget_after_ms=FOREVER_MS)
+
+
+async def test_a_message_that_kills_its_workers_costs_a_bounded_amount(store: Store) -> None:
+    """Semantics R5, acceptance T10: the session goes on with the next message, and the letter names what died."""
+    await prompt(store, "s", "A")
+    await prompt(store, "s", "B")
+    for number in range(3):
+        await dies(store, f"dead/{number}")
+    async with crew(store, agent(EchoModel())):
+        await seen(store, "s", "t2(completed)")
+        events = await rested(store, "s")
+    assert (await history(store, "s")).endswith("dead[A] t1(interrupted) T2 c[B] S1 u[B] a s1 t2(completed) I")
+    [letter] = await store.dead(after="", limit=10)
+    assert (letter.session_id, letter.turn, letter.attempts) == ("s", 1, 3)
+    assert [message.message_id for message in letter.messages] == ["A"]
+    assert [e.data["attempts"] for e in events if e.type == "inbox/dead"] == [3]
+
+
+async def test_a_message_that_died_runs_when_it_is_redriven(store: Store) -> None:
+    """Semantics R5: with its own id, in a turn of its own."""
+    await prompt(store, "s", "A")
+    for number in range(3):
+        await dies(store, f"dead/{number}")
+    async with crew(store, agent(EchoModel())):
+        await seen(store, "s", "t1(interrupted)")
+        [letter] = await store.dead(after="", limit=10)
+        [receipt] = await store.redrive(letter.letter_id)
+        assert receipt.message_id == "A"
+        await seen(store, "s", "t2(completed)")
+        await rested(store, "s")
+    assert "T2 c[A] S1 u[A] a s1 t2(completed) I" in await history(store, "s")
+
+
+async def test_what_a_turn_that_was_given_up_had_said_stays_a_valid_history(store: Store) -> None:
+    """Semantics R5: the calls that were open have results, and the next turn's model sees them."""
+    heard: list[Any] = []
+
+    class Hearing:
+        name, instant = "hearing", False
+
+        async def answer(self, request: Any, on_delta: Any) -> Any:
+            heard.append(list(request.transcript))
+            return await EchoModel().answer(request, on_delta)
+
+    await prompt(store, "s", "A")
+    await prompt(store, "s", "B")
+    await dies(store, "dead/0", *step_start("A"), asks_for("t"), called("t"))
+    for number in (1, 2):
+        await dies(store, f"dead/{number}")
+    async with crew(store, agent(Hearing())):
+        await seen(store, "s", "t2(completed)")
+        events = await rested(store, "s")
+    assert results(events) == ["TOOL_OUTCOME_UNKNOWN"]
+    [transcript] = heard
+    assert check_history(transcript) == []
+    assert [type(entry).__name__ for entry in transcript] == ["UserEntry", "AssistantEntry", "ToolEntry", "UserEntry"]
+
+
+async def test_a_cancel_wins_over_giving_up(store: Store) -> None:
+    """Semantics R5: nothing is dead, the turn was cancelled."""
+    await prompt(store, "s", "A")
+    for number in range(2):
+        await dies(store, f"dead/{number}")
+    grant = await acquired(store, "dead/2", 600_000)
+    await store.cancel("s", cause="user")
+    await store.renew([grant.lease], -1)
+    async with crew(store, agent(EchoModel())):
+        await rested(store, "s")
+    assert (await history(store, "s")).endswith("x[A] t1(aborted user) I")
+    assert await store.dead(after="", limit=10) == []
 
 
 async def test_a_worker_that_was_overtaken_writes_nothing_more(store: Store) -> None:
@@ -185,6 +282,49 @@ async def test_draining_gives_a_turn_back_at_a_step_boundary(store: Store) -> No
     async with crew(store, only):
         await rested(store, "s")
     assert "s1 recovered(1, attempt 1, handback) S2 a s2 t1(completed) I" in await history(store, "s")
+
+
+async def test_a_worker_that_holds_nothing_ends_at_once(store: Store) -> None:
+    """Semantics R6: whatever the grace period and the lease."""
+    stop = asyncio.Event()
+    async with crew(store, agent(EchoModel()), stop=stop, drain_ms=600_000, lease_ms=600_000) as worker:
+        await prompt(store, "s", "A")
+        await rested(store, "s")
+        await wait_until(lambda: not worker._keeper.held, 5, "the session to be given back")
+        began = asyncio.get_running_loop().time()
+        stop.set()
+    assert asyncio.get_running_loop().time() - began < 2
+
+
+async def test_draining_acquires_nothing_new(store: Store) -> None:
+    """Semantics R6: what is sent meanwhile waits for another worker, and is not even claimed."""
+    gates = Gates()
+    model = ScriptedModel.sequence([{"say": "one", "wait": "half"}], gates=gates)
+    stop = asyncio.Event()
+    async with crew(store, agent(model), stop=stop) as worker:
+        await prompt(store, "s", "A")
+        await gates.reached("half")
+        stop.set()
+        await wait_until(lambda: worker.draining, 5, "the worker to drain")
+        others = [f"other{number}" for number in range(10)]
+        for other in others:
+            await prompt(store, other, "B")
+        gates.open("half")
+        await rested(store, "s")
+    for other in others:
+        assert await history(store, other) == "q[B] R"
+
+
+async def test_what_is_given_back_rings_the_doorbell(store: Store) -> None:
+    """Semantics R6: the next worker hears of it by the bell alone: nobody sweeps for a minute."""
+    gates, stop = Gates(), asyncio.Event()
+    slow = agent(ScriptedModel.sequence([{"say": "late", "wait": "half"}], gates=gates))
+    async with crew(store, slow, stop=stop, drain_ms=1, sweep_ms=60_000):
+        await prompt(store, "s", "A")
+        await gates.reached("half")
+        async with crew(store, agent(EchoModel()), sweep_ms=60_000):
+            stop.set()
+            await rested(store, "s")
 
 
 async def test_draining_does_not_wait_longer_than_it_may(store: Store) -> None:

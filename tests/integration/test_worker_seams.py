@@ -8,13 +8,16 @@ import pytest
 from mailslot_contracts.codec import DEPTH_MAX
 from mailslot_core.agent import Answer, Finish, ToolCall
 from mailslot_core.errors import StoreFault, StoreUnavailable
+from mailslot_core.redis.keys import partition_of
 from mailslot_core.session import Event
 from mailslot_core.store import Store
 from mailslot_core.turn import Draft
+from mailslot_services.agent_worker import worker as worker_module
 from mailslot_services.agent_worker.models.echo import EchoModel
+from mailslot_services.agent_worker.models.gate import Gates
 from mailslot_services.agent_worker.models.scripted import ScriptedModel
 from mailslot_services.agent_worker.plan import ANSWER_BYTES_MAX
-from tests.crew import agent, crew, history, prompt, rested, seen
+from tests.crew import agent, crew, history, passed, prompt, rested, seen
 from tests.integration.test_worker_recovery import acquired, step_start
 from tests.integration.test_worker_turns import Recorded, ends
 from tests.waiting import wait_until
@@ -229,6 +232,76 @@ async def test_a_partition_that_cannot_be_read_does_not_end_the_worker(store: St
         events: list[Event] = await rested(store, "s")
     assert broken == 1
     assert ends(events) == [{"kind": "completed"}]
+
+
+async def test_a_session_that_cannot_be_written_is_given_up_and_the_others_go_on(store: Store) -> None:
+    """Each try costs a lease and counts as a crash (semantics R5): no worker turns around such a session for ever."""
+    tries = 0
+
+    async def commit(lease: Any, *args: Any, **options: Any) -> Any:
+        nonlocal tries
+        if lease.session_id == "s":
+            tries += 1
+            raise StoreFault("damaged")
+        return await store.commit(lease, *args, **options)
+
+    wrapped: Any = Wrapped(store, commit=commit)
+    async with crew(wrapped, agent(EchoModel(delay_ms=1)), lease_ms=200) as worker:
+        await prompt(store, "s", "A")
+        await prompt(store, "other", "A")
+        await rested(store, "other")
+        events = await rested(store, "s")
+        assert worker.metrics.lost.labels(reason="defect")._value.get() == 3
+    assert tries == 3
+    assert [end["kind"] for end in ends(events)] == ["interrupted"]
+
+
+async def test_a_lease_that_cannot_be_renewed_costs_no_other(store: Store) -> None:
+    """One damaged session among those that a worker holds."""
+    gates = Gates()
+
+    async def renew(leases: Any, lease_ms: int) -> Any:
+        if any(lease.session_id == "damaged" for lease in leases):
+            raise StoreFault("damaged")
+        return await store.renew(leases, lease_ms)
+
+    slow = agent(ScriptedModel.of([{"say": "at last", "wait": "half"}], gates=gates))
+    wrapped: Any = Wrapped(store, renew=renew)
+    async with crew(wrapped, slow, lease_ms=300) as worker:
+        await prompt(store, "sound", "A")
+        await prompt(store, "damaged", "A")
+        await wait_until(lambda: len(worker._keeper.held) == 2, 5, "both sessions to be acquired")
+        await wait_until(worker.metrics.lost.labels(reason="lease-over")._value.get, 5, "one to be let go")
+        await passed(store, 600)
+        gates.open("half")
+        await rested(store, "sound")
+    assert "recovered" not in await history(store, "sound")
+
+
+async def test_a_partition_that_cannot_be_read_does_not_keep_the_others_waiting(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is it asked over and over: once, and then not before BELL_RETRY_S is over."""
+    monkeypatch.setattr(worker_module, "BELL_RETRY_S", HOUR_MS / 1000)
+    names = [f"s{number}" for number in range(20)]
+    broken = partition_of("s0", store.partitions)
+    asked: list[int] = []
+
+    async def acquire(partition: int, *args: Any) -> Any:
+        if partition == broken:
+            asked.append(partition)
+            raise StoreFault("damaged")
+        return await store.acquire(partition, *args)
+
+    wrapped: Any = Wrapped(store, acquire=acquire)
+    async with crew(wrapped, agent(EchoModel())):
+        for session_id in names:
+            await prompt(store, session_id, "A")
+        for session_id in names:
+            if partition_of(session_id, store.partitions) != broken:
+                await rested(store, session_id)
+        await passed(store, 300)  # several looks at all partitions
+    assert asked == [broken]
 
 
 async def test_a_store_that_is_away_while_the_past_is_read_costs_no_crash(store: Store) -> None:

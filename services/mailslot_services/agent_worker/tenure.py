@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from mailslot_core.clock import Clock
-from mailslot_core.errors import OutcomeUnknown, StoreUnavailable
+from mailslot_core.errors import OutcomeUnknown, StoreFault, StoreUnavailable
 from mailslot_core.store import Grant, Lease, Renewal, Store
 from mailslot_services.agent_worker.metrics import WorkerMetrics
 
@@ -155,12 +155,23 @@ class Keeper:
         if not tenures:
             return
         try:
-            renewals = await self._store.renew([tenure.lease for tenure in tenures], self._lease_ms)
+            renewals = await self._renewals(tenures)
         except (StoreUnavailable, OutcomeUnknown) as error:
             log.warning("leases were not renewed: %s", error)
             return
         for tenure, renewal in zip(tenures, renewals, strict=True):
-            self._renewed(tenure, renewal, now)
+            if renewal is not None:
+                self._renewed(tenure, renewal, now)
+
+    async def _renewals(self, tenures: Sequence[Tenure]) -> Sequence[Renewal | None]:
+        """The answer for each session; None for one that the store cannot read, which must not cost the others."""
+        try:
+            return await self._store.renew([tenure.lease for tenure in tenures], self._lease_ms)
+        except StoreFault as error:
+            if len(tenures) == 1:
+                log.warning("the lease of session %s was not renewed: %s", tenures[0].lease.session_id, error)
+                return [None]
+        return [renewal for tenure in tenures for renewal in await self._renewals([tenure])]
 
     def lose(self, tenure: Tenure, reason: str) -> None:
         """Stop working on a session that is no longer ours, or that we may not keep."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import fields
 
 from mailslot_core.clock import Clock, SystemClock
 from mailslot_core.errors import CoreError, OutcomeUnknown, StoreUnavailable
@@ -23,9 +24,10 @@ from mailslot_services.agent_worker.metrics import WorkerMetrics
 from mailslot_services.agent_worker.tenure import Keeper, Slot, Tenure
 from mailslot_services.agent_worker.turn import Desk
 
-BELL_RETRY_S = 1.0  # wait after a doorbell that could not be answered
-ACQUIRE_RETRY_S = 0.05  # wait before a lost acquire is asked for again
+BELL_RETRY_S = 1.0  # wait after a doorbell, or a partition of it, that could not be answered
+ACQUIRE_RETRY_S = 0.05  # wait before a lost acquire is asked for again, and after the bell of a partition left alone
 ACQUIRES = 8  # acquires in flight for one ring: a burst fills the slots, a single message costs one call
+SWEPT = tuple(found.name for found in fields(Swept))
 
 log = logging.getLogger("mailslot.worker")
 
@@ -61,6 +63,7 @@ class Worker:
         )
         self._free = [Slot(f"{name}/{number}") for number in range(settings.concurrency)]
         self._slot_freed = asyncio.Event()
+        self._left_alone: dict[int, float] = {}  # partition -> until when
         self._acquiring: set[asyncio.Task[bool]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._driver = Driver(self._desk, agent_named)
@@ -95,12 +98,24 @@ class Worker:
                 await self._slot_freed.wait()
             try:
                 rung = await self._store.wait_ready(self._settings.sweep_ms)
-                partitions = range(self._store.partitions) if rung is None else (rung,)
-                for partition in partitions:
-                    await self._fill(partition)
             except CoreError as error:
                 log.warning("the doorbell is not answered: %s", error)
                 await self._clock.sleep(BELL_RETRY_S)
+                continue
+            for partition in range(self._store.partitions) if rung is None else (rung,):
+                if self._clock.monotonic() >= self._left_alone.get(partition, 0.0):
+                    await self._serve(partition)
+                elif partition == rung:
+                    await self._clock.sleep(ACQUIRE_RETRY_S)  # a bell that rings on must not keep us busy
+
+    async def _serve(self, partition: int) -> None:
+        """Acquire what is ready in a partition. One that cannot be read is left alone for a while: it must neither
+        keep the others waiting nor be asked over and over."""
+        try:
+            await self._fill(partition)
+        except CoreError as error:
+            log.warning("partition %d is not answered: %s", partition, error)
+            self._left_alone[partition] = self._clock.monotonic() + BELL_RETRY_S
 
     async def _fill(self, partition: int) -> None:
         """Acquire what is ready in a partition for the slots that are free now. Those that become free meanwhile
@@ -172,7 +187,7 @@ class Worker:
                     self._count(swept)
 
     def _count(self, swept: Swept) -> None:
-        for kind in ("lapsed", "repaired", "forgotten"):
+        for kind in SWEPT:
             found = getattr(swept, kind)
             if found:
                 self.metrics.swept.labels(kind=kind).inc(found)
