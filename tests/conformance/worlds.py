@@ -3,7 +3,7 @@
     memory      MemoryStore on a clock that a test moves
     redis70     RedisStore on a real server, emptied for each test; its clock is waited for, never slept through
     valkey91    the same on the fork
-    steered     a server whose functions read a clock that a test moves: the library's own is replaced
+    steered     a server whose functions read a clock that a test moves, at the places in STEERED
 
 What only a test does to a store (damage, clocks, bytes) is here; what a user does to it goes through the port.
 """
@@ -31,12 +31,14 @@ PENDING_MAX: Final = 12
 
 NAMES_ONLY: Final = re.compile(rb":idle$|:slot:")
 """Hints and last answers: they name sessions for a while and say nothing of them."""
-CLOCK_READ: Final = """local function now_ms()
+STEERED: Final = {
+    """local function now_ms()
   local t = redis.call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
-end"""
-STEERED_READ: Final = "local function now_ms() return tonumber(redis.call('GET', 'clock')) end"
-"""How the library reads its clock, and how it reads a test's."""
+end""": "local function now_ms() return tonumber(redis.call('GET', 'clock')) end",
+    "redis.call('XADD', a.p.dead, '*',": "redis.call('XADD', a.p.dead, int(a.now) .. '-*',",
+}
+"""Where the library reads the server's clock, and how it reads a test's."""
 
 IMPLEMENTATIONS: Final = ("memory", "redis70", "valkey91")
 
@@ -193,8 +195,10 @@ class SteeredWorld(RedisWorld):
 
     def __init__(self, server: Server, store: RedisStore) -> None:
         super().__init__(server, store)
-        source = functions.SOURCE.replace(CLOCK_READ, STEERED_READ)
-        assert source != functions.SOURCE, "the library reads its clock elsewhere"
+        source = functions.SOURCE
+        for own, steered in STEERED.items():
+            assert source.count(own) == 1, f"the library no longer reads its clock like this: {own}"
+            source = source.replace(own, steered)
         self.look.function_load(source, replace=True)
         self.start()
 
