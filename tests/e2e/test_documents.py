@@ -25,6 +25,7 @@ from mailslot_services.doctor import DoctorSettings
 from mailslot_services.goal_continuation.metrics import GoalMetrics
 from mailslot_services.ingest.metric import Metrics
 from mailslot_services.up import UpSettings
+from mailslot_services.verify.settings import VerifySettings
 from tests.e2e.house import MAILSLOT
 from tests.e2e.terminal import Up, up
 
@@ -109,6 +110,7 @@ SERVICES: Final[dict[str, type[StoreSettings]]] = {
     "goals": GoalSettings,
     "up": UpSettings,
     "doctor": DoctorSettings,
+    "verify": VerifySettings,
 }
 
 

@@ -3,24 +3,31 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import redis
 
 from mailslot_contracts.codec import encode, unpack
+from mailslot_core.clock import ManualClock
 from mailslot_core.goal import Change
+from mailslot_core.inbox import Submission
 from mailslot_core.redis import keys
 from mailslot_core.redis.store import RedisStore
 from mailslot_core.session import Lane
 from mailslot_core.settings import StoreSettings
 from mailslot_services import doctor
 from mailslot_services.doctor import DoctorSettings, Report, Severity, diagnose
+from mailslot_services.embedded import EmbeddedServer
 from tests.echo_worker import CREATED, EchoWorker, prompt, submission
 from tests.servers import Server, free_port, running
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -68,6 +75,12 @@ def client(url: str) -> redis.Redis:
     return redis.Redis.from_url(url)
 
 
+def contents(look: redis.Redis) -> dict[bytes, object]:
+    """Everything, byte for byte; but a hash has no order, and reading may change the one it happens to have."""
+    names = list(look.scan_iter())
+    return {name: look.hgetall(name) if look.type(name) == b"hash" else look.dump(name) for name in names}
+
+
 def key(session_id: str, name: str) -> str:
     return keys.session_key(session_id, PARTITIONS, name)
 
@@ -102,9 +115,9 @@ async def test_every_session_is_examined_and_every_event_counted(filled: RedisSt
 
 async def test_examining_leaves_the_database_byte_for_byte_as_it_was(filled: RedisStore, clean_redis_url: str) -> None:
     with client(clean_redis_url) as look:
-        before = {name: look.dump(name) for name in look.scan_iter()}
+        before = contents(look)
         await diagnosis(clean_redis_url)
-        assert {name: look.dump(name) for name in look.scan_iter()} == before
+        assert contents(look) == before
 
 
 async def test_an_empty_database_stays_empty(clean_redis_url: str) -> None:
@@ -127,8 +140,8 @@ async def test_messages_that_the_sweep_has_forgotten_are_not_missed(filled: Redi
 async def test_a_ledger_longer_than_a_page_is_read_whole(
     store: RedisStore, clean_redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "PAGE_EVENTS", 7)
-    monkeypatch.setattr(doctor, "PAGE_SESSIONS", 2)
+    monkeypatch.setattr(doctor.session, "PAGE_EVENTS", 7)
+    monkeypatch.setattr(doctor.examination, "PAGE_SESSIONS", 2)
     for number in range(30):
         await prompt(store, f"s-{number % 5}", f"m-{number}")
     await EchoWorker(store).answer_all()
@@ -192,7 +205,7 @@ async def test_a_deleted_event_is_named(filled: RedisStore, clean_redis_url: str
 async def test_a_deleted_event_between_two_pages_is_named(
     filled: RedisStore, clean_redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "PAGE_EVENTS", 5)
+    monkeypatch.setattr(doctor.session, "PAGE_EVENTS", 5)
     level = await filled.level("s-0")
     assert level is not None
     with client(clean_redis_url) as hand:
@@ -624,3 +637,251 @@ def test_the_help_names_every_option() -> None:
     assert "--session" in told
     assert "--redis-url" in told
     assert "MAILSLOT_JSON," in told
+
+
+# -- what is left of sessions that are gone -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["ready", "active", "leases", "goals", "erase", "forget", "due"])
+async def test_an_index_that_names_a_session_which_is_gone_is_a_finding(
+    filled: RedisStore, clean_redis_url: str, name: str
+) -> None:
+    member = {"forget": b"gone\0m", "due": b"0000000000000007\0gone\0m"}.get(name, b"gone")
+    with client(clean_redis_url) as hand:
+        where = keys.partition_key(1, name)
+        added = hand.sadd(where, member) if name == "goals" else hand.zadd(where, {member: 9e15})
+        assert added == 1
+    (said,) = [said for said in wrongs(await diagnosis(clean_redis_url)) if "gone" in said]
+    assert said.startswith("partition 1: has 1 entries in its ")
+    assert "that name sessions which are gone (gone): " in said
+
+
+async def test_many_entries_are_one_finding_that_names_a_few(filled: RedisStore, clean_redis_url: str) -> None:
+    with client(clean_redis_url) as hand:
+        hand.zadd(keys.partition_key(2, "active"), {f"gone-{number:04}\n": number for number in range(3_000)})
+    (said,) = [said for said in wrongs(await diagnosis(clean_redis_url)) if "gone" in said]
+    assert said.startswith("partition 2: has 3000 entries in its active set that name sessions which are gone (")
+    assert len(said) < 200
+
+
+async def test_keys_of_a_session_without_state_are_a_finding(filled: RedisStore, clean_redis_url: str) -> None:
+    with client(clean_redis_url) as hand:
+        hand.rpush("mailslot:not-ours", "x")
+        hand.zadd(keys.session_key("a:b:c", PARTITIONS, "turn"), {"m": 1})
+        hand.hset(keys.session_key("a:b:c", PARTITIONS, "messages"), "m", "x")
+    assert wrongs(await diagnosis(clean_redis_url)) == [
+        "session a:b:c: has turn, messages and no state, and is not listed: remove its keys by hand"
+    ]
+
+
+async def test_a_session_that_is_not_listed_is_a_finding(filled: RedisStore, clean_redis_url: str) -> None:
+    with client(clean_redis_url) as hand:
+        assert hand.zrem(of_partition("s-0", "sessions"), "s-0") == 1
+    (said,) = wrongs(await diagnosis(clean_redis_url))
+    assert said.startswith("session s-0: has a state and is not listed in its partition, so nobody finds it")
+
+
+async def test_sessions_that_are_erased_while_it_looks_are_no_finding(store: RedisStore, clean_redis_url: str) -> None:
+    """What was listed a moment ago and is gone by now was erased, and that is right."""
+    ended = asyncio.Event()
+
+    async def come_and_go(number: int) -> int:
+        count = 0
+        while not ended.is_set():
+            count += 1
+            name = f"s-{number}-{count % 7}"
+            await prompt(store, name, f"m-{count}")
+            await store.close_session(name, erase=True)
+            await store.sweep(keys.partition_of(name, PARTITIONS), forget_after_ms=60_000)
+        return count
+
+    goers = [asyncio.create_task(come_and_go(number)) for number in range(3)]
+    try:
+        reports = [await diagnosis(clean_redis_url) for _ in range(10)]
+    finally:
+        ended.set()
+        counts = await asyncio.gather(*goers)
+    assert [wrongs(report) for report in reports] == [[]] * 10
+    assert min(counts) > 10
+
+
+# -- leases, alarms, dead letters ---------------------------------------------------------------------------
+
+
+async def test_a_lease_that_ends_too_late_is_a_finding(filled: RedisStore, clean_redis_url: str) -> None:
+    """R1: a clock that went back leaves leases that nobody can take away for hours."""
+    with client(clean_redis_url) as hand:
+        hand.zincrby(of_partition(HELD_OPEN, "leases"), 3_600_000, HELD_OPEN)
+    (said,) = wrongs(await diagnosis(clean_redis_url))
+    assert said.startswith(f"session {HELD_OPEN}: has a lease that ends later than it may")
+
+
+def delayed(message_id: str, **times: int) -> Submission:
+    plain = submission(message_id)
+    return replace(plain, data={**plain.data, **times})
+
+
+async def store_ms(url: str) -> int:
+    with client(url) as look:
+        seconds, micros = look.time()
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+@pytest.mark.parametrize(
+    "times", [{"notBefore": 60_000}, {"expiresAt": 60_000}, {"notBefore": 1_000, "expiresAt": 2_000}]
+)
+async def test_a_delayed_message_without_its_alarm_is_a_finding(
+    store: RedisStore, clean_redis_url: str, times: dict[str, int]
+) -> None:
+    now = await store_ms(clean_redis_url)
+    await store.submit("s", delayed("m", **{name: now + 3_600_000 + time for name, time in times.items()}), CREATED)
+    assert wrongs(await diagnosis(clean_redis_url)) == []
+    at = now + 3_600_000 + min(times.values())
+    with client(clean_redis_url) as hand:
+        hand.zincrby(due := of_partition("s", "due"), 7, hand.zrange(due, 0, 0)[0])
+        assert wrongs(await diagnosis(clean_redis_url)) == [
+            f"session s: message m has its alarm at {at + 7}, it must be at {at}"
+        ]
+        hand.delete(due)
+    assert wrongs(await diagnosis(clean_redis_url)) == [
+        f"session s: message m has its alarm at no time, it must be at {at}"
+    ]
+
+
+async def test_a_delayed_message_lost_from_where_it_waits_is_named(store: RedisStore, clean_redis_url: str) -> None:
+    await store.submit("s", delayed("m", notBefore=await store_ms(clean_redis_url) + 3_600_000), CREATED)
+    with client(clean_redis_url) as hand:
+        assert hand.delete(key("s", "later")) == 1
+    (said,) = wrongs(await diagnosis(clean_redis_url))
+    assert said == "session s: index later is [], the ledger gives ['m']"
+
+
+async def test_a_count_of_waiting_bytes_that_is_off_is_named(filled: RedisStore, clean_redis_url: str) -> None:
+    with client(clean_redis_url) as hand:
+        hand.hincrby(key(BUSY, "state"), "waitingBytes", 5)
+    (said,) = wrongs(await diagnosis(clean_redis_url))
+    assert said.startswith(f"session {BUSY}: index waitingBytes is ")
+
+
+async def test_a_dead_letter_that_waits_is_told_until_it_is_redriven(clean_redis_url: str) -> None:
+    settings = StoreSettings(redis_url=clean_redis_url, durability="memory", partitions=PARTITIONS, crashes_max=1)
+    async with RedisStore.connect(settings) as store:
+        await prompt(store, "s", "m")
+        partition = keys.partition_of("s", PARTITIONS)
+        assert await store.acquire(partition, "w/0", 1, 1) is not None
+
+        async def lapsed() -> bool:
+            return (await store.sweep(partition, forget_after_ms=60_000)).lapsed == 1
+
+        await wait_until(lapsed, 5, "the lease to end")
+        await store.acquire(partition, "w/0", 2, 1_000)
+        report = await diagnosis(clean_redis_url)
+        (letter,) = await store.dead(after="", limit=10)
+        assert report.dead_letters == 1
+        assert [facts.dead_letters for facts in report.partitions].count(1) == 1
+        (said,) = [finding for finding in report.findings if finding.subject == "session s"]
+        assert said.severity is Severity.ADVICE
+        assert said.sentence.startswith("turn 1 was given up after ")
+        assert f"POST /v1/dead/{letter.letter_id}/redrive queues them again" in said.sentence
+        assert report.healthy
+
+        await store.redrive(letter.letter_id)
+        assert (await diagnosis(clean_redis_url)).dead_letters == 0
+
+
+async def test_letters_that_could_not_become_messages_are_told(filled: RedisStore, clean_redis_url: str) -> None:
+    with client(clean_redis_url) as hand:
+        hand.xadd("mailslot:intake:dead", {"reason": "no text"})
+    assert advised(await diagnosis(clean_redis_url), "1 letters that could not become messages in mailslot:intake:dead")
+
+
+@pytest.mark.parametrize(
+    ("name", "meaning"),
+    [("leases", "leases that have ended"), ("due", "messages whose time has come"), ("erase", "sessions to erase")],
+)
+async def test_what_no_sweep_sees_to_is_told(filled: RedisStore, clean_redis_url: str, name: str, meaning: str) -> None:
+    member: Any = b"0000000000000007\0s-0\0m" if name == "due" else "s-0"
+    with client(clean_redis_url) as hand:
+        hand.zadd(of_partition("s-0", name), {member: await store_ms(clean_redis_url) - 120_000})
+    assert advised(await diagnosis(clean_redis_url), f"has 1 {meaning} and no sweep saw to it for 60 s")
+
+
+def advised(report: Report, words: str) -> bool:
+    return any(words in finding.sentence for finding in report.findings if finding.severity is Severity.ADVICE)
+
+
+# -- the server ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shift_ms", "words"), [(3_600_000, "behind"), (-5_000, "ahead of"), (0, ""), (400, "")])
+async def test_a_clock_that_differs_is_told(clean_redis_url: str, shift_ms: int, words: str) -> None:
+    here = ManualClock(await store_ms(clean_redis_url) + shift_ms)
+    report = await diagnose(DoctorSettings(redis_url=clean_redis_url, durability="memory"), clock=here)
+    assert advised(report, f"s {words} this machine's") is bool(words)
+    assert abs(report.server["clockSkewMs"] + shift_ms) < 1_000
+    assert report.healthy
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"drain_ms": 30_000, "grace_ms": 30_000}, "may drain for 30000 ms and are killed after 30000 ms"),
+        ({"drain_ms": 30_000, "grace_ms": 40_000}, ""),
+        ({"drain_ms": 30_000}, ""),
+        ({"lease_ms": 5_000}, "lose a lease after 5000 ms while one store call may take 5000 ms"),
+        ({"lease_ms": 5_000, "call_timeout_ms": 1_000}, ""),
+    ],
+)
+async def test_times_of_workers_that_do_not_fit_are_told(
+    clean_redis_url: str, options: dict[str, int], words: str
+) -> None:
+    found = [f.sentence for f in (await diagnosis(clean_redis_url, **options)).findings if f.subject == "workers"]
+    assert len(found) == bool(words)
+    assert words in "".join(found)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [("appendfsync", "syncs its append-only file whenever"), ("no-appendfsync-on-rewrite", "does not sync while")],
+)
+def test_a_file_that_is_not_synced_is_wrong_where_receipts_promise_it(setting: str, words: str) -> None:
+    with running("valkey91", aof="always") as server, server.client() as hand:
+        hand.config_set(setting, "no" if setting == "appendfsync" else "yes")
+        promised = run("--redis-url", server.url, "--durability", "fsync")
+        assert promised.returncode == 1
+        assert f"wrong   server: {words}" in promised.stdout
+        unpromised = run("--redis-url", server.url, "--durability", "memory")
+        assert unpromised.returncode == 0
+        assert f"advice  server: {words}" in unpromised.stdout
+
+
+async def test_memory_that_is_held_and_not_used_is_told(clean_redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty server holds several times what it uses; that is told of one where it matters, by the size."""
+    words = "times the memory that it uses"
+    assert not advised(await diagnosis(clean_redis_url), words)
+    monkeypatch.setattr(doctor.server, "FRAGMENTED_BYTES_MAX", 1)
+    monkeypatch.setattr(doctor.server, "FRAGMENTATION_MAX", 0.1)
+    assert advised(await diagnosis(clean_redis_url), words)
+
+
+async def test_what_a_session_costs_and_how_many_more_there_is_room_for_is_told() -> None:
+    with running("redis70", options=["--maxmemory", "100mb"]) as server:
+        settings = StoreSettings(redis_url=server.url, durability="memory", partitions=PARTITIONS)
+        async with RedisStore.connect(settings) as store:
+            for number in range(300):
+                await prompt(store, f"s-{number}", "m")
+        told = run("--redis-url", server.url, "--durability", "memory").stdout
+        found = re.search(r"about ([\d.]+) KiB a session · room for (\d+) more", told)
+        assert found, told
+        assert 1 < float(found[1]) < 20
+        assert 4_000 < int(found[2]) < 100_000
+
+
+async def test_the_store_of_a_running_up_is_found(tmp_path: Path) -> None:
+    async with EmbeddedServer(tmp_path / ".mailslot") as store:
+        told = run("--state-dir", str(tmp_path / ".mailslot"), "--json", "--durability", "memory")
+        assert told.returncode == 0, told.stderr
+        async with RedisStore.connect(StoreSettings(redis_url=store.url, durability="memory")) as connected:
+            await prompt(connected, "s", "m")
+        told = run("--state-dir", str(tmp_path / ".mailslot"), "--json", "--durability", "memory")
+    assert json.loads(told.stdout)["sessions"] == 1
