@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from mailslot_core.goal import PHASES, Change
 from mailslot_core.redis.keys import partition_of
-from mailslot_core.session import Data, Phase, Status
-from mailslot_core.store import Grant, Lease
+from mailslot_core.session import Data, MessageState, Phase, Status
+from mailslot_core.store import Grant, Lease, QueuePage
 from mailslot_core.turn import Draft, Then
-from tests.conformance.dialogue import BIRTH, CAREFUL, LEASE_MS, ending, goal_round, message, text
+from tests.conformance.dialogue import BIRTH, CAREFUL, LEASE_MS, NEVER_MS, ending, goal_round, message, text
 from tests.conformance.pen import Pen
-from tests.conformance.walk import NEVER_MS, Place, Walk, agree
+from tests.conformance.walk import LONG_MS, Place, Walk, agree
 from tests.conformance.worlds import PARTITIONS
 
 Step = Callable[[Walk, random.Random], Awaitable[None]]
@@ -49,6 +50,12 @@ def any_session(rng: random.Random) -> str:
     return rng.choice(list(BIRTHS))
 
 
+def known_session(walk: Walk, rng: random.Random) -> str:
+    """One that there is, nearly always."""
+    there = [session_id for session_id in BIRTHS if walk.session(session_id).created]
+    return rng.choice(there) if there and rng.random() < 0.95 else any_session(rng)
+
+
 async def create(walk: Walk, rng: random.Random) -> None:
     session_id = any_session(rng)
     birth = BIRTHS[session_id] if rng.random() < 0.8 else {**BIRTH, "metadata": {"other": 1}}
@@ -60,7 +67,9 @@ async def submit(walk: Walk, rng: random.Random) -> None:
     delivery = rng.choices(["queue", "steer", "inject"], [5, 3, 2])[0]
     source = rng.choices(["user", "child", "schedule"], [8, 1, 1])[0]
     sent = walk.sent[session_id]
-    submission = message(walk.next_name("m"), delivery, source=source)
+    submission = message(walk.next_name("m"), delivery, source=source, **times(walk, rng))
+    if rng.random() < 0.1:
+        submission = replace(submission, **conditions(walk.session(session_id).turn, rng))
     if sent and rng.random() < 0.2:
         submission = rng.choice(sent)
     elif sent and rng.random() < 0.05:
@@ -71,11 +80,62 @@ async def submit(walk: Walk, rng: random.Random) -> None:
     await walk.call("submit", session_id, submission, created, touches=[session_id])
 
 
+def times(walk: Walk, rng: random.Random) -> dict[str, Any]:
+    """A message's times, seldom: some are over, some come soon, some only with a long wait."""
+    ahead = {"notBefore": rng.choice([-50, 0, 3, 20, LONG_MS]), "expiresAt": rng.choice([-1, 2, 25, 60, LONG_MS])}
+    return {name: walk.now_ms() + ms for name, ms in ahead.items() if rng.random() < 0.15}
+
+
+def conditions(turn: int, rng: random.Random) -> dict[str, Any]:
+    """What a submit depends on."""
+    given = {"if_busy": True, "if_idle": True, "expect_turn": turn + rng.choice([0, 0, 1])}
+    name = rng.choice(list(given))
+    return {name: given[name]}
+
+
+async def revise(walk: Walk, rng: random.Random) -> None:
+    """Replace, withdraw or move a message, one that waits more often than others."""
+    session_id = known_session(walk, rng)
+    waiting = sorted(walk.session(session_id).waiting)
+    others = [*walk.session(session_id).messages, "nobody's"]
+    message_id = rng.choice(waiting if waiting and rng.random() < 0.8 else others)
+    name = rng.choice(["replace", "withdraw", "move"])
+    content = [text(rng.choice(["", "other words", "many more words than before " * 9]))] if name == "replace" else []
+    await walk.call(name, session_id, message_id, *content, touches=[session_id])
+
+
+async def release(walk: Walk, rng: random.Random) -> None:
+    """Of a held session if there is one."""
+    held_now = [session_id for session_id in BIRTHS if walk.session(session_id).hold]
+    session_id = rng.choice(held_now) if held_now else known_session(walk, rng)
+    await walk.call("release", session_id, touches=[session_id])
+
+
+async def close(walk: Walk, rng: random.Random) -> None:
+    """Mostly to be erased, so that the walk can go on with a new session of the name."""
+    closed = [session_id for session_id in BIRTHS if walk.session(session_id).closed]
+    session_id = rng.choice(closed) if closed else known_session(walk, rng)
+    await walk.call("close_session", session_id, erase=rng.random() < 0.7, touches=[session_id])
+
+
+async def redrive(walk: Walk, rng: random.Random) -> None:
+    """A letter of which something is dead, more often than one of which nothing is. None there: somebody dies."""
+    letters = await walk.letters()
+    if not letters:
+        await lapse(walk, rng)
+        return
+    dead = [letter for letter in letters if any(state == MessageState.DEAD for _, state in letter.messages)]
+    letter = rng.choice(dead if dead and rng.random() < 0.8 else letters)
+    letter_id = letter.letter_id if rng.random() < 0.9 else f"1-0-{rng.randrange(PARTITIONS)}"
+    await walk.call("redrive", letter_id, touches=[letter.session_id])
+
+
 async def cancel(walk: Walk, rng: random.Random) -> None:
-    session_id = any_session(rng)
+    session_id = known_session(walk, rng)
     turn = rng.choices([None, walk.session(session_id).turn, walk.session(session_id).turn + 1], [6, 3, 1])[0]
     cause = rng.choice(["user", "user", "parent"])
-    await walk.call("cancel", session_id, cause=cause, turn=turn, touches=[session_id])
+    queue = rng.choices(["keep", "hold", "clear"], [3, 3, 1])[0]
+    await walk.call("cancel", session_id, cause=cause, queue=queue, turn=turn, touches=[session_id])
 
 
 async def goal_change(walk: Walk, rng: random.Random) -> None:
@@ -321,11 +381,19 @@ async def lapse(walk: Walk, rng: random.Random) -> None:
 
 
 async def sweep(walk: Walk, rng: random.Random) -> None:
-    """Nothing has lapsed and nothing is damaged; now and then the window of the settled messages has passed."""
+    """Nothing is damaged; now and then the window of the settled messages has passed."""
     walk.forgetful = walk.forgetful or rng.random() < 0.2
     window_ms = 1 if walk.forgetful else NEVER_MS
     partition = rng.randrange(PARTITIONS)
     await walk.call("sweep", partition, touches=walk.sharing(partition), forget_after_ms=window_ms)
+
+
+async def wait(walk: Walk, rng: random.Random) -> None:
+    """Time passes, and the sweeper looks at what it changed. After a long one every lease has lapsed."""
+    await walk.pass_ms(rng.choices([1, 5, 30, 70, LONG_MS], [2, 3, 3, 2, 1])[0])
+    if rng.random() < 0.8:
+        partition = rng.randrange(PARTITIONS)
+        await walk.call("sweep", partition, touches=walk.sharing(partition), forget_after_ms=NEVER_MS)
 
 
 async def damage(walk: Walk, rng: random.Random) -> None:
@@ -338,30 +406,45 @@ async def damage(walk: Walk, rng: random.Random) -> None:
 
 
 async def look(walk: Walk, rng: random.Random) -> None:
-    """Reads that belong to no session."""
-    match rng.randrange(3):
+    """Reads."""
+    session_id = known_session(walk, rng)
+    match rng.randrange(6):
         case 0:
             await walk.call("load", rng.randrange(PARTITIONS), touches=())
         case 1:
             await walk.call("resting_goals", rng.randrange(PARTITIONS), touches=())
-        case _:
+        case 2:
             await walk.call("sessions", after=rng.choice(["", "s1", "z"]), limit=2, touches=())
+        case 3:
+            message_id = rng.choice([*walk.session(session_id).messages, "nobody's"])
+            await walk.call("message", session_id, message_id, touches=())
+        case 4:
+            await walk.letters()
+        case _:
+            page = await walk.call("queue", session_id, after="", limit=rng.randint(1, 4), touches=())
+            while isinstance(page, QueuePage) and page.next is not None:
+                page = await walk.call("queue", session_id, after=page.next, limit=rng.randint(1, 4), touches=())
 
 
 STEPS: Final[dict[Step, int]] = {
     work: 34,
-    submit: 18,
+    submit: 20,
     acquire: 14,
     goal_advance: 9,
     goal_change: 6,
     repeat: 6,
-    cancel: 4,
-    lapse: 4,
+    revise: 7,
+    wait: 5,
+    cancel: 5,
+    release: 3,
+    redrive: 5,
+    close: 2,
+    lapse: 5,
     nonsense: 6,
     take: 3,
     stray: 3,
     sweep: 2,
-    look: 2,
+    look: 4,
     handback: 2,
     die: 2,
     create: 1,

@@ -11,30 +11,35 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from itertools import cycle
-from typing import Final
+from typing import Final, cast
 
 import pytest
 
 from tests.conformance.steps import BIRTHS, one_step
 from tests.conformance.walk import Diverged, Walk, smallest
-from tests.conformance.worlds import MemoryWorld, RedisWorld, World, redis_world
+from tests.conformance.worlds import MemoryWorld, SteeredWorld, World, redis_world
 from tests.servers import Server
 
 pytestmark = [pytest.mark.conformance, pytest.mark.slow]
 
 WALKS: Final = int(os.environ.get("MAILSLOT_TEST_WALKS") or 150)
+CRASHES_MAX: Final = {"redis70": 1, "valkey91": 2}
+"""Few, so that walks give turns up."""
 STEPS_PER_WALK: Final = 40
 
 
 @pytest.fixture
-async def servers(redis70: Server, valkey91: Server) -> AsyncIterator[list[RedisWorld]]:
+async def servers(redis70: Server, valkey91: Server) -> AsyncIterator[list[SteeredWorld]]:
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(redis_world(server)) for server in (redis70, valkey91)]
+        both = (redis70, valkey91)
+        worlds = [redis_world(one, steered=True, crashes_max=CRASHES_MAX[one.kind]) for one in both]
+        yield [cast("SteeredWorld", await stack.enter_async_context(world)) for world in worlds]
 
 
-async def went_wrong(server: RedisWorld, numbers: list[int]) -> tuple[Walk, Diverged | None]:
+async def went_wrong(server: SteeredWorld, numbers: list[int]) -> tuple[Walk, Diverged | None]:
     server.look.flushall()
-    worlds: list[World] = [MemoryWorld(), server]
+    server.start()
+    worlds: list[World] = [MemoryWorld(crashes_max=CRASHES_MAX[server.server.kind]), server]
     walk = Walk(worlds, BIRTHS)
     try:
         await walk.run(numbers, one_step)
@@ -43,14 +48,14 @@ async def went_wrong(server: RedisWorld, numbers: list[int]) -> tuple[Walk, Dive
     return walk, None
 
 
-async def test_all_stores_walk_the_same_way(servers: list[RedisWorld], rng: random.Random, seed: int) -> None:
+async def test_all_stores_walk_the_same_way(servers: list[SteeredWorld], rng: random.Random, seed: int) -> None:
     for number, server in zip(range(WALKS), cycle(servers), strict=False):
         numbers = [rng.getrandbits(32) for _ in range(STEPS_PER_WALK)]
         _, difference = await went_wrong(server, numbers)
         if difference is None:
             continue
 
-        async def fails(fewer: list[int], server: RedisWorld = server) -> bool:
+        async def fails(fewer: list[int], server: SteeredWorld = server) -> bool:
             return (await went_wrong(server, fewer))[1] is not None
 
         walk, difference = await went_wrong(server, await smallest(numbers, fails))

@@ -6,10 +6,11 @@ Rule 1: a walk is a list of numbers, one a step. What a step does comes from its
         answered so far, so a walk can be repeated, and a part of a walk is a walk as well.
 Rule 2: after each call all stores have given the same answer, and every session it could touch is compared: its new
         events, its level, its indexes (which must be what folding the ledger gives); its ledger breaks no invariant.
-Rule 3: a walk ends by letting every lease lapse and driving every session until nothing is ready. Then all rest, and
-        nothing but injected context and held messages is unsettled.
-Rule 4: stores are told apart by their clocks alone. Each clock goes on before each call, so that no two sessions
-        become ready in the same ms; a lease lapses only where a step makes it lapse.
+Rule 3: a walk ends by letting every lease lapse and driving every session until nothing is ready; then all that waits
+        for its time comes. Then all rest, and nothing but injected context and held messages is unsettled.
+Rule 4: all stores stand on clocks that the walk moves, and tell the same times. Each clock goes on before each call, so
+        that no two sessions become ready in the same ms.
+Rule 5: a session that is gone was erased; one of its name that comes after it starts a new ledger.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from mailslot_core.errors import CoreError
 from mailslot_core.inbox import Submission
 from mailslot_core.redis.keys import partition_of
 from mailslot_core.session import TERMINAL, Data, Event, MessageState, Session, apply, indexes
-from mailslot_core.store import Grant, Lease, Settled, Store
+from mailslot_core.store import DeadLetter, Grant, Lease, Settled, Store
 from mailslot_core.turn import Draft, Then
-from tests.conformance.dialogue import LEASE_MS, ending
+from tests.conformance.dialogue import LEASE_MS, NEVER_MS, ending
 from tests.conformance.pen import finishing
 from tests.conformance.worlds import PARTITIONS, World
 
 OWNERS: Final = ("worker-1/0", "worker-1/1", "worker-2/0")
-NEVER_MS: Final = 1_000_000_000
-"""A window that nothing falls out of."""
+LONG_MS: Final = 3_600_000
+"""Longer than any time that a walk gives a message, and than any lease."""
 SERVED_MAX: Final = 500
 """Turns after which driving a partition to its rest has gone wrong."""
 
@@ -145,18 +146,42 @@ class Walk:
         agree(f"violations in the ledger of {session_id}", [], invariants.violations(self.ledgers[session_id]))
 
     async def look(self, number: int, session_id: str) -> object:
-        """What one store shows of a session that is not its clock's; its indexes must be its own ledger's."""
-        store, folded = self.worlds[number].store, self.folded[number][session_id]
-        fresh, found, level = await asyncio.gather(
-            store.events(session_id, after=folded.seq, limit=1000), store.indexes(session_id), store.level(session_id)
-        )
+        """What one store shows of a session; its indexes must be its own ledger's."""
+        store = self.worlds[number].store
+        found, level = await asyncio.gather(store.indexes(session_id), store.level(session_id))
+        if found is None:
+            self.forget(number, session_id)
+        folded = self.folded[number][session_id]
+        fresh = await store.events(session_id, after=folded.seq, limit=1000)
         for event in fresh:
             apply(folded, event)
         if number == 0:
             self.ledgers[session_id].extend(fresh)
         if found is not None:
             agree(f"indexes of {session_id} and those that folding gives", self.expected(folded, found), dict(found))
-        return [(event.seq, event.type, event.epoch, event.data) for event in fresh], level
+        return list(fresh), level
+
+    def forget(self, number: int, session_id: str) -> None:
+        """Rule 5."""
+        self.folded[number][session_id] = Session(session_id)
+        if number == 0:
+            self.ledgers[session_id] = []
+
+    async def letters(self) -> list[DeadLetter]:
+        """The dead letters, as all stores have them."""
+        found = await self.call("dead", touches=(), after="", limit=100)
+        assert isinstance(found, list)
+        return found
+
+    def now_ms(self) -> int:
+        times = {world.now_ms() for world in self.worlds}
+        assert len(times) == 1, f"the clocks differ: {times}"
+        return times.pop()
+
+    async def pass_ms(self, ms: int) -> None:
+        self.log.append(f"{ms} ms pass")
+        for world in self.worlds:
+            await world.pass_ms(ms)
 
     def expected(self, folded: Session, found: Data) -> dict[str, Any]:
         """The indexes that folding gives, without the settled records that a sweep has dropped."""
@@ -220,6 +245,11 @@ class Walk:
         await self.lapse(list(self.births))
         for partition in range(PARTITIONS):
             await self.serve(partition)
+        await self.pass_ms(LONG_MS)
+        for partition in range(PARTITIONS):
+            await self.call("sweep", partition, touches=self.sharing(partition), forget_after_ms=NEVER_MS)
+            await self.serve(partition)
+        await self.letters()
         for session_id in self.births:
             self.check_rest(self.session(session_id))
 
