@@ -269,9 +269,14 @@ async def pages(house: House) -> bytes:
     return b"\n".join(response.content for response in seen)
 
 
+STAGES: Final = {
+    illegal.stage.__name__: [other for other in ILLEGAL if other.stage is illegal.stage] for illegal in ILLEGAL
+}
+"""The rows of each state."""
+
+
 async def refused_and_unchanged(house: House, illegal: Illegal) -> None:
     """The operation answers its own code, and everything is byte for byte what it was."""
-    await illegal.stage(house)
     address = illegal.address
     if "{letter}" in address:
         address = address.replace("{letter}", await letter(house))

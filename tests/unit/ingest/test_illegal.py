@@ -11,6 +11,7 @@ from tests.unit.ingest.stages import ILLEGAL, Illegal, pages, queued, refused_an
 @pytest.mark.parametrize("illegal", ILLEGAL, ids=str)
 async def test_an_illegal_operation_has_its_own_code_and_changes_nothing(illegal: Illegal) -> None:
     async with in_process() as house:
+        await illegal.stage(house)
         await refused_and_unchanged(house, illegal)
 
 
