@@ -640,6 +640,7 @@ class MemoryStore:
             batch=tuple(self._claimed(kept, message_id) for message_id in session.claimed),
             calls=dict(session.calls),
             recovered=kept.recovered,
+            born=session.born,
         )
 
     def _claimed(self, kept: _Kept, message_id: str) -> Claimed:

@@ -118,6 +118,7 @@ class Session:
     agent: str = "default"
     on_failure: str = "continue"
     created: bool = False
+    born: int = 0  # when it was created, store's clock in ms: another session may take the name of an erased one
     closed: bool = False
     closing: bool = False  # a close was asked for while a turn was open: closed at the next idle (semantics M9)
     seq: int = 0
@@ -193,7 +194,7 @@ def goal_of(source: Data) -> str | None:
 
 
 def _created(session: Session, event: Event) -> None:
-    session.created = True
+    session.created, session.born = True, event.time
     session.agent = event.data["agent"]
     session.on_failure = event.data["onFailure"]
 
@@ -415,6 +416,7 @@ def indexes(session: Session) -> dict[str, Any]:
     return {
         "agent": session.agent,
         "attempt": session.attempt,
+        "born": session.born,
         "calls": dict(session.calls),
         "cancel": session.cancel,
         "claimed": list(session.claimed),

@@ -58,7 +58,8 @@ class Grant:
 
     `recovered` is the reason of the `turn/recovered` that this acquire appended, None for a turn of our own.
     `cancel` is the first cause recorded against the turn (semantics C3). `calls` maps the callIds of the open step
-    that have no result to `asked` or `started` (semantics R3).
+    that have no result to `asked` or `started` (semantics R3). `born` is when the session was created: what a worker
+    remembers of another one, which had this name before it was erased, is not this one's.
     """
 
     lease: Lease
@@ -72,6 +73,7 @@ class Grant:
     batch: tuple[Claimed, ...]
     calls: Data = field(default_factory=dict)
     recovered: str | None = None
+    born: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,8 @@ local function decode(data) return cmsgpack.unpack(string.sub(data, 2)) end
 local FIELDS = { 'seq', 'time', 'status', 'idleSeq', 'epoch', 'owner', 'lease', 'leaseMs', 'call', 'back', 'recovered',
   'turn', 'step', 'phase', 'attempt', 'claimed', 'calls', 'cancel', 'hold', 'goal', 'goalMessage', 'queued', 'admitted',
   'rejected', 'cancelled', 'expired', 'dead', 'followups', 'steers', 'injects', 'inputTokens', 'outputTokens', 'cost',
-  'agent', 'onFailure', 'closed', 'created', 'outcome', 'goalRevision', 'retryAt', 'waitingBytes', 'closing', 'delayed' }
+  'agent', 'onFailure', 'closed', 'created', 'outcome', 'goalRevision', 'retryAt', 'waitingBytes', 'closing', 'delayed',
+  'born' }
 local PLACE = {} -- where each stands there
 for i = 1, #FIELDS do PLACE[FIELDS[i]] = i end
 local PACKED = { claimed = true, calls = true, goal = true }
@@ -72,7 +73,7 @@ local function state(raw)
     inputTokens = num(raw[31] or 0), outputTokens = num(raw[32] or 0), cost = raw[33] or '', agent = raw[34] or '',
     onFailure = raw[35] or 'continue', closed = raw[36] or '', created = raw[37] or '', outcome = raw[38] or '',
     goalRevision = num(raw[39] or 0), retryAt = num(raw[40] or 0), waitingBytes = num(raw[41] or 0),
-    closing = raw[42] or '', delayed = num(raw[43] or 0),
+    closing = raw[42] or '', delayed = num(raw[43] or 0), born = num(raw[44] or 0),
   }
 end
 
@@ -196,7 +197,8 @@ end
 
 local FOLD = {}
 
-FOLD['session/created'] = function(a, f)
+FOLD['session/created'] = function(a, f, seq, time)
+  set(a, 'born', time)
   set(a, 'agent', f.agent)
   set(a, 'onFailure', f.onFailure)
   set(a, 'created', f.fingerprint)
@@ -739,7 +741,7 @@ local function grant(a, reply)
   local s = a.s
   local calls = next(s.calls) ~= nil and cmsgpack.pack(s.calls) or ''
   for _, value in ipairs({ a.sid, int(s.epoch), s.owner, s.agent, int(s.seq), int(s.turn), int(s.step), s.phase, int(s.attempt),
-    s.cancel, s.recovered, calls }) do
+    s.cancel, s.recovered, calls, int(s.born) }) do
     reply[#reply + 1] = value
   end
   for _, mid in ipairs(claimed(a)) do

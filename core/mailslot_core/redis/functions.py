@@ -338,8 +338,10 @@ def _written(kind: str, data: Data) -> bytes:
 
 
 def _grant(reply: Sequence[Any], at: int) -> Grant:
-    session_id, epoch, owner, agent, seq, turn, step, phase, attempt, cancel, recovered, calls = reply[at : at + 12]
-    rest = reply[at + 12 :]
+    session_id, epoch, owner, agent, seq, turn, step, phase, attempt, cancel, recovered, calls, born = reply[
+        at : at + 13
+    ]
+    rest = reply[at + 13 :]
     return Grant(
         lease=Lease(session_id.decode(), int(epoch), owner.decode()),
         agent=agent.decode(),
@@ -352,6 +354,7 @@ def _grant(reply: Sequence[Any], at: int) -> Grant:
         batch=tuple(Claimed(rest[i].decode(), _present(rest[i + 1], rest[i + 2])) for i in range(0, len(rest), 3)),
         calls=_unpacked(calls) if calls else {},
         recovered=recovered.decode() or None,
+        born=int(born),
     )
 
 

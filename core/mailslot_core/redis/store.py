@@ -633,6 +633,7 @@ def _indexes(state: Mapping[bytes, Any]) -> dict[str, Any]:
     return {
         "agent": state.get(b"agent", "default"),
         "attempt": int(state.get(b"attempt", 1)),
+        "born": _number(state, b"born"),
         "calls": state.get(b"calls", {}),
         "cancel": state.get(b"cancel"),
         "claimed": state.get(b"claimed", []),

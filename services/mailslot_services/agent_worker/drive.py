@@ -76,20 +76,20 @@ class Driver:
             self._desk.metrics.recovered.labels(reason=grant.recovered).inc()
         past = await self._past(tenure, grant)
         while True:
-            past.transcript.mark(grant.seq)
-            asked = self._desk.clock.monotonic()
+            past.transcript.mark(grant.seq, grant.born)
             settled = await self._turn(slot, tenure, grant, past)
             if settled.outcome is not Outcome.TURN or settled.grant is None:
                 break
             past, grant = Past(past.transcript), settled.grant
             tenure.see(grant)
         self._cache.put(grant.lease.session_id, grant.lease.epoch, past.transcript)
-        return self._handed_out(settled.grant, tenure, asked)
+        return self._handed_out(settled.grant, tenure, slot)
 
-    def _handed_out(self, grant: Grant | None, tenure: Tenure, asked: float) -> Following:
+    def _handed_out(self, grant: Grant | None, tenure: Tenure, slot: Slot) -> Following:
+        """The session that came with the answer to the settle; its lease counts from that call, not from the turn."""
         if grant is None:
             return None
-        following = self._desk.keeper.begin(grant, asked)
+        following = self._desk.keeper.begin(grant, slot.asked)
         following.task = tenure.task
         return following, grant
 
@@ -116,6 +116,8 @@ class Driver:
         if fresh and grant.turn == 1:
             return Past(Transcript())
         kept = self._cache.take(grant.lease.session_id)
+        if kept and kept.transcript.born != grant.born:
+            kept = None  # of an erased session that had this name
         transcript = kept.transcript if kept else Transcript()
         if kept and fresh and still_holds(kept.epoch, grant.lease.epoch):
             return Past(transcript)

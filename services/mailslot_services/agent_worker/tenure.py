@@ -36,6 +36,7 @@ class Slot:
     owner: str
     call: int = 0
     turns: int = 0  # settled since the slot last answered the doorbell
+    asked: float = 0.0  # monotonic time before its last call: a lease that came with the answer counts from there
 
     def next_call(self) -> int:
         """The number of the next call."""

@@ -54,19 +54,20 @@ class Fact(Protocol):
 class Transcript:
     """A session's transcript in the hands of whoever drives it (rule 6).
 
-    `seq` is the mark: what was there when it was set is what the ledger says up to that event.
+    `seq` is the mark: what was there when it was set is what the ledger says up to that event. `born` says which
+    session it is the transcript of: another one may take the name of an erased one.
     """
 
-    __slots__ = ("_marked", "entries", "seq", "size_bytes")
+    __slots__ = ("_marked", "born", "entries", "seq", "size_bytes")
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries = list(entries)
         self.size_bytes = weight_bytes(self.entries)
-        self.seq, self._marked = 0, 0
+        self.seq, self._marked, self.born = 0, 0, 0
 
-    def mark(self, seq: int) -> None:
+    def mark(self, seq: int, born: int = 0) -> None:
         """All that the ledger says up to `seq` is here, and nothing else."""
-        self.seq, self._marked = seq, len(self.entries)
+        self.seq, self._marked, self.born = seq, len(self.entries), born
 
     def rewind(self) -> None:
         """Forget what came after the mark."""

@@ -113,7 +113,7 @@ async def patiently(desk: Desk, tenure: Tenure, ask: Callable[[], Awaitable[T]])
 
 async def persist(desk: Desk, slot: Slot, tenure: Tenure, act: Callable[[int], Awaitable[T]]) -> T:
     """The answer of a store call under one number, so that a lost one can be asked for again (rule 2)."""
-    call = slot.next_call()
+    call, slot.asked = slot.next_call(), desk.clock.monotonic()
     return await patiently(desk, tenure, lambda: act(call))
 
 
@@ -337,10 +337,9 @@ class Turn:
         return answer if answer is None or answer.model else replace(answer, model=model.name)
 
     async def _call_model(self, model: Model, request: Request, left_s: float) -> Answer | None:
-        if model.instant:
-            return await model.answer(request, self._on_delta)
+        answering = model.answer(request, self._on_delta)
         try:
-            return await self._unless_cancelled(model.answer(request, self._on_delta), left_s)
+            return await (answering if model.instant else self._unless_cancelled(answering, left_s))
         except ModelError:
             raise
         except Overdue:

@@ -26,7 +26,7 @@ GOAL = {"goalId": "g", "revision": 1, "phase": "active", "rounds": 0, "budgets":
 
 # An event on a busy agent, and the indexes that it changes beside seq and time.
 CHANGES: list[tuple[str, dict[str, Any], set[str]]] = [
-    ("session/created", {**BIRTH, "agent": "x", "onFailure": "hold"}, {"agent", "onFailure"}),
+    ("session/created", {**BIRTH, "agent": "x", "onFailure": "hold"}, {"agent", "born", "onFailure"}),
     ("inbox/queued", dict(message("N").data), {"lanes", "messages", "queued", "waitingBytes"}),
     ("inbox/queued", {**message("N").data, "notBefore": NOW_MS + 9}, {"later", "messages", "queued", "waitingBytes"}),
     ("inbox/claimed", {"turn": 1, "messageIds": ["B"]}, {"claimed", "lanes", "messages", "waitingBytes"}),
