@@ -477,13 +477,14 @@ class RedisStore:
     async def wait_ready(self, timeout_ms: int) -> int | None:
         """See `Store.wait_ready`. The order of partitions is rotated, so that none is always first."""
         self._bells.append(self._bells.pop(0))
-        names = [keys.partition_key(partition, "bell") for partition in self._bells]
+        order = tuple(self._bells)  # another wait may rotate it before this one is answered
+        names = [keys.partition_key(partition, "bell") for partition in order]
         try:
             async with asyncio.timeout(timeout_ms / 1000 + self._call_s_max):
                 rung: Any = await self._client.blpop(names, timeout=max(1, timeout_ms) / 1000)  # 0 would wait for ever
         except (RedisError, OSError, TimeoutError) as error:
             raise _unreachable(error) from error
-        return self._bells[names.index(str(rung[0], "utf-8"))] if rung else None
+        return order[names.index(str(rung[0], "utf-8"))] if rung else None
 
     def watch(self, session_id: str) -> AbstractAsyncContextManager[AsyncIterator[dict[str, Any]]]:
         """See `Store.watch`."""
