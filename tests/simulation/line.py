@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from mailslot_core.errors import CoreError, OutcomeUnknown, StoreUnavailable
 from mailslot_core.store import Store
@@ -51,6 +51,14 @@ class Weather:
     lost_hint: float = 0.0  # a notice for the goal service, or word of a cancel
 
 
+class Call(NamedTuple):
+    """What a process asks of the store."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+
+
 class World(Protocol):
     """What a line needs to know of the world around it."""
 
@@ -67,7 +75,7 @@ class World(Protocol):
         """The process reaches nothing at the moment."""
         ...
 
-    def acted(self, process: Process, name: str, arguments: tuple[Any, ...], failed: Exception | None) -> None:
+    def acted(self, process: Process, call: Call, value: Any, failed: Exception | None) -> None:
         """An act of the store has been."""
         ...
 
@@ -115,7 +123,7 @@ class Line:
         world, loop, rng, weather = self._world, self._world.loop, self._world.rng, self._world.weather
         if loop.closing:
             raise asyncio.CancelledError
-        answer = loop.create_future()
+        answer, call = loop.create_future(), Call(name, arguments, options)
         luck = rng.random()
         if world.is_cut(self._process) or luck < weather.refused:
             loop.later(self._delay(), _fail, answer, StoreUnavailable("the store refused"))
@@ -123,10 +131,10 @@ class Line:
             loop.later(self._lost_after(), _fail, answer, OutcomeUnknown("the call was lost"))
         elif luck < weather.refused + weather.lost_call + weather.late:
             loop.later(CALL_TIMEOUT_S, _fail, answer, OutcomeUnknown("the call is late"))
-            loop.later(rng.uniform(*LATE_S), self._arrive, answer, name, arguments, options)
+            loop.later(rng.uniform(*LATE_S), self._arrive, answer, call)
         else:
             self._arrives = max(loop.time() + self._delay(), self._arrives + NEXT_S)
-            loop.later(self._arrives - loop.time(), self._arrive, answer, name, arguments, options)
+            loop.later(self._arrives - loop.time(), self._arrive, answer, call)
         return await answer
 
     def _delay(self) -> float:
@@ -137,9 +145,7 @@ class Line:
         """When the caller learns that its answer is lost: at once if the connection broke, else at the timeout."""
         return self._delay() if self._world.rng.random() < 0.7 else CALL_TIMEOUT_S
 
-    def _arrive(
-        self, answer: asyncio.Future[Any], name: str, arguments: tuple[Any, ...], options: dict[str, Any]
-    ) -> None:
+    def _arrive(self, answer: asyncio.Future[Any], call: Call) -> None:
         """The call is at the store."""
         world, rng, weather = self._world, self._world.rng, self._world.weather
         if rng.random() < weather.killed_before:
@@ -148,10 +154,10 @@ class Line:
                 return  # it had not left the process yet
         value, failed = None, None
         try:
-            value = at_once(getattr(world.kept, name)(*arguments, **options))
+            value = at_once(getattr(world.kept, call.name)(*call.arguments, **call.options))
         except Exception as error:  # noqa: BLE001 - what is no CoreError is a defect, which `acted` reports
             failed = error
-        world.acted(self._process, name, arguments, failed)
+        world.acted(self._process, call, value, failed)
         if rng.random() < weather.killed_after:
             world.kill(self._process)
         elif rng.random() < weather.frozen_after:

@@ -24,7 +24,7 @@ from mailslot_core.inbox import Receipt
 from mailslot_core.session import Data, Event
 from mailslot_core.store import Store
 from mailslot_services.ingest.admission import Admission
-from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.scheduler import EPOCH_MS, Process, Scheduler
 
 PATIENCE_S: Final = 7.0
 """How long a client waits for a door."""
@@ -78,7 +78,8 @@ class Load:
     births: dict[str, Data]
     history: list[Attempt] = field(default_factory=list)
     waiting: dict[tuple[str, str], list[asyncio.Event]] = field(default_factory=dict)
-    turns: dict[str, int] = field(default_factory=dict)
+    names: dict[str, list[str]] = field(default_factory=dict)  # what was sent to a session, in order
+    turn_seen: int = 0
     serial: int = 0
 
     # -- when -------------------------------------------------------------------------------------------------
@@ -90,7 +91,7 @@ class Load:
     def saw(self, session_id: str, event: Event) -> None:
         """An event was appended: who waited for one of its kind acts now."""
         if event.type == "turn/start":
-            self.turns[session_id] = event.data["turn"]
+            self.turn_seen = event.data["turn"]
         for waiter in self.waiting.pop((session_id, event.type), ()):
             waiter.set()
 
@@ -145,40 +146,115 @@ class Load:
     # -- what -------------------------------------------------------------------------------------------------
 
     async def send(self, delivery: str, session_id: str) -> None:
-        """A message, perhaps sent twice."""
+        """A message, perhaps with times or conditions, perhaps sent twice."""
         self.serial += 1
-        message_id = f"m{self.serial}"
-        await self._submit(delivery, session_id, message_id, f"say {message_id}")
-        rng = self.town.rng
+        message_id, rng = f"m{self.serial}", self.town.rng
+        prompt = {"content": f"say {message_id}", "delivery": delivery, **self._times(), **self._conditions(delivery)}
+        if rng.random() < 0.1:
+            prompt["source"] = {"kind": rng.choice(("system", "schedule"))}
+        await self._submit(session_id, message_id, prompt)
         if rng.random() < 0.15:
             await asyncio.sleep(rng.uniform(0, 8))
-            await self._submit(delivery, session_id, message_id, f"say {message_id}")
+            await self._submit(session_id, message_id, prompt)
         if rng.random() < 0.05:
-            await self._submit(delivery, session_id, message_id, f"say {message_id} otherwise")
+            await self._submit(session_id, message_id, {**prompt, "content": f"say {message_id} otherwise"})
 
-    async def _submit(self, delivery: str, session_id: str, message_id: str, text: str) -> Attempt:
-        prompt = Prompt.model_validate({"content": text, "delivery": delivery})
+    def _times(self) -> dict[str, int]:
+        """Perhaps when the message is due, and when it is over, by the client's own clock."""
+        rng, now = self.town.rng, EPOCH_MS + round(self.town.loop.time() * 1000)
+        times: dict[str, int] = {}
+        if rng.random() < 0.15:
+            times["notBefore"] = now + rng.randint(-2_000, 8_000)
+        if rng.random() < 0.12:
+            times["expiresAt"] = max(now, times.get("notBefore", 0)) + rng.randint(1, 6_000)
+        return times
+
+    def _conditions(self, delivery: str) -> dict[str, object]:
+        rng = self.town.rng
+        found: dict[str, object] = {"ifBusy": "reject"} if rng.random() < 0.08 else {}
+        if delivery == "steer" and rng.random() < 0.2:
+            found["ifIdle"] = "reject"
+        if delivery == "steer" and rng.random() < 0.2:
+            found["expectTurn"] = self._turn()
+        return found
+
+    async def _submit(self, session_id: str, message_id: str, prompt: dict[str, object]) -> Attempt:
+        said = Prompt.model_validate(prompt)
         agent = self.births[session_id]["agent"]
 
         async def act(door: Door) -> Receipt:
-            return await door.admission.submit(session_id, message_id, prompt, agent)
+            return await door.admission.submit(session_id, message_id, said, agent)
 
+        self.names.setdefault(session_id, []).append(message_id)
         loop = self.town.loop
-        return await self.persist(lambda: Attempt(delivery, session_id, message_id, loop.time(), text), act)
+        return await self.persist(lambda: Attempt("submit", session_id, message_id, loop.time(), prompt), act)
 
     async def cancel(self, operation: str, session_id: str) -> None:
-        """A cancel of whatever is open, or of a turn that the client has seen."""
-        turn = self._turn(session_id) if operation == "cancel-turn" else None
-        cause = self.town.rng.choice(("user", "user", "parent"))
-        loop = self.town.loop
-        await self.persist(
-            lambda: Attempt("cancel", session_id, "", loop.time(), turn),
-            lambda door: door.store.cancel(session_id, cause=cause, turn=turn),
+        """A cancel of whatever is open, or of a turn that the client has seen; and what becomes of the queue."""
+        rng = self.town.rng
+        turn = self._turn() if operation == "cancel-turn" else None
+        cause, queue = rng.choice(("user", "user", "parent")), rng.choice(("keep", "keep", "hold", "clear"))
+        await self._persist(
+            "cancel", session_id, lambda store: store.cancel(session_id, cause=cause, queue=queue, turn=turn), said=turn
         )
 
-    def _turn(self, session_id: str) -> int:
+    def _turn(self) -> int:
         """A turn that somebody may think is open: the last one seen, or the one before or after it."""
-        return max(1, self.turns.get(session_id, 0) + self.town.rng.choice((0, 0, 0, 0, -1, 1)))
+        return max(1, self.turn_seen + self.town.rng.choice((0, 0, 0, 0, -1, 1)))
+
+    async def change(self, operation: str, session_id: str) -> None:
+        """A message that was sent lately is read, withdrawn, replaced or moved."""
+        names = self.names.get(session_id, ["m0"])[-4:]
+        name, rng = self.town.rng.choice(names), self.town.rng
+        acts: dict[str, Callable[[Store], Awaitable[Any]]] = {
+            "message": lambda store: store.message(session_id, name),
+            "withdraw": lambda store: store.withdraw(session_id, name),
+            "move": lambda store: store.move(session_id, name),
+            "replace": lambda store: store.replace(
+                session_id, name, [{"type": "text", "text": f"say {name} at {rng.random():.6f}"}]
+            ),
+        }
+        await self._persist(operation, session_id, acts[operation], message_id=name)
+
+    async def look(self, operation: str, session_id: str) -> None:
+        """Somebody reads what waits, or whether the agent runs."""
+        limit = self.town.rng.choice((1, 2, 100))
+        acts: dict[str, Callable[[Store], Awaitable[Any]]] = {
+            "level": lambda store: store.level(session_id),
+            "queue-list": lambda store: store.queue(session_id, after="", limit=limit),
+        }
+        await self._persist(operation, session_id, acts[operation])
+
+    async def release(self, operation: str, session_id: str) -> None:
+        """A hold is ended, whether or not there is one."""
+        await self._persist("release", session_id, lambda store: store.release(session_id))
+
+    async def close(self, operation: str, session_id: str) -> None:
+        """The session is closed, perhaps for ever."""
+        erase = operation == "erase"
+        await self._persist("close", session_id, lambda store: store.close_session(session_id, erase=erase))
+
+    async def redrive(self, operation: str, session_id: str) -> None:
+        """Whatever is dead is given another life."""
+        listed = await self._persist("dead", session_id, lambda store: store.dead(after="", limit=10))
+        for letter in listed.answer or ():
+            if letter.session_id == session_id:
+                name = letter.letter_id
+                await self._persist("redrive", session_id, lambda store, name=name: store.redrive(name))  # type: ignore[misc]
+
+    async def _persist(
+        self,
+        operation: str,
+        session_id: str,
+        act: Callable[[Store], Awaitable[Any]],
+        *,
+        message_id: str = "",
+        said: object = None,
+    ) -> Attempt:
+        loop = self.town.loop
+        return await self.persist(
+            lambda: Attempt(operation, session_id, message_id, loop.time(), said), lambda door: act(door.store)
+        )
 
     async def goal(self, operation: str, session_id: str) -> None:
         """A goal is made, or changed as the client last saw it."""
@@ -207,12 +283,22 @@ async def _work(act: Callable[[Door], Awaitable[Any]], door: Door) -> Any:
 
 Operation = Callable[[Load, str, str], Awaitable[None]]
 OPERATIONS: Final[dict[str, tuple[int, Operation]]] = {
-    "queue": (30, Load.send),
+    "queue": (34, Load.send),
     "steer": (14, Load.send),
     "inject": (6, Load.send),
-    "cancel": (6, Load.cancel),
+    "cancel": (8, Load.cancel),
     "cancel-turn": (5, Load.cancel),
-    "create": (4, Load.goal),
+    "withdraw": (5, Load.change),
+    "replace": (3, Load.change),
+    "move": (4, Load.change),
+    "message": (2, Load.change),
+    "level": (1, Load.look),
+    "queue-list": (3, Load.look),
+    "release": (4, Load.release),
+    "close": (1, Load.close),
+    "erase": (1, Load.close),
+    "redrive": (3, Load.redrive),
+    "create": (7, Load.goal),
     "pause": (1, Load.goal),
     "resume": (2, Load.goal),
     "clear": (1, Load.goal),

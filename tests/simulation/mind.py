@@ -1,7 +1,8 @@
 """Whatever thinks and acts in the simulation: a model and three tools that do as the seed says, in front of a witness.
 
-    Turn --Model port--> Mind: thinks, streams, fails, calls tools      each call is told to the witness,
+    Turn --Model port--> Mind: thinks, streams, fails, calls tools          each call is told to the witness,
          --Tool port---> look (readonly) pay (idempotent) launch (unsafe)   which knows the ledger of that moment
+         --hook--------> Usher: enters, rewrites, adds, rejects, fails
 
 Rule 1: nothing here knows the store or the worker; what they promise of a call is checked by the witness.
 Rule 2: a model that answers at once (`instant`) waits for nothing, or it would break its own promise.
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Protocol
 
+from mailslot.hooks import Batch, Rejection
 from mailslot_core.agent import (
     Answer,
     Effect,
@@ -30,6 +32,7 @@ from mailslot_core.agent import (
     Usage,
 )
 from mailslot_services.agent_worker.agents import Agent, Limits
+from mailslot_services.agent_worker.hooks import AdmissionHook
 
 STEPS_WITH_TOOLS: Final = 3
 """Steps of a turn in which the model may still ask for tools."""
@@ -149,8 +152,32 @@ class Hand:
         return f"done {effect_key}"
 
 
+@dataclass(frozen=True, slots=True)
+class Usher:
+    """An admission hook: enters, rewrites, adds, leaves out, rejects, or fails."""
+
+    witness: Witness
+    mood: Mood
+
+    async def __call__(self, batch: Batch) -> Batch | Rejection | None:
+        rng, mood = self.witness.rng, self.mood
+        await asyncio.sleep(rng.uniform(0, mood.long_s if rng.random() < mood.thinks_long / 3 else mood.thinks_s / 3))
+        luck, first = rng.random(), batch.messages[0]
+        if luck < 0.1:
+            return batch.rewrite(first.message_id, f"{first.text}, please") if first.message_id else None
+        if luck < 0.2:
+            return batch.add("by the way", first=rng.random() < 0.5)
+        if luck < 0.3:
+            return batch.without(first.message_id, "not now") if first.message_id else None
+        if luck < 0.4:
+            return Rejection("not at all")
+        if luck < 0.43:
+            raise ZeroDivisionError("the hook is broken")
+        return None
+
+
 def agents(witness: Witness, mood: Mood) -> dict[str, Agent]:
-    """Who answers: one who thinks and acts, one who answers at once, and one who has little patience."""
+    """Who answers: one who thinks and acts, one with a hook, one who answers at once, one who has little patience."""
     hands = [
         Hand("look", Effect.READONLY, witness, mood),
         Hand("pay", Effect.IDEMPOTENT, witness, mood),
@@ -158,11 +185,13 @@ def agents(witness: Witness, mood: Mood) -> dict[str, Agent]:
     ]
     tools: Mapping[str, Tool] = {hand.name: hand for hand in hands}
     limits = Limits(steps_per_turn=8, tool_calls_per_turn=12, attempts=3)
+    usher = Usher(witness, mood)
     thinker: Model = Mind("thinker", witness, mood)
     spare: Model = Mind("spare", witness, mood)
     quick: Model = Mind("quick", witness, mood, instant=True)
     found = [
         Agent("default", thinker, spare, "", tools, limits),
+        Agent("hooked", thinker, None, "", tools, limits, (AdmissionHook("usher", usher),)),
         Agent("quick", quick, None, "", {}, limits),
         Agent("brief", thinker, None, "", tools, Limits(steps_per_turn=2, tool_calls_per_turn=2, attempts=1)),
     ]

@@ -13,11 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from mailslot_core.agent import AssistantEntry, Effect, Entry, Request, UserEntry
 from mailslot_core.session import Event
+from tests.simulation.acts import CHECKS, Leases, Seen
+from tests.simulation.book import Book
 from tests.simulation.scheduler import OWNER, Process, Scheduler
+
+CANCELS: Final = frozenset({"cancel", "close_session"})
+"""Acts that may cancel a turn: no hook of the simulation aborts."""
 
 
 @dataclass(eq=False, slots=True)
@@ -61,9 +66,20 @@ class Witness:
     model_calls: list[ModelCall] = field(default_factory=list)
     tool_runs: list[ToolRun] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
-    clock_jumped: bool = False
+    erased: list[tuple[str, list[Event], Book]] = field(default_factory=list)
+    books: dict[str, Book] = field(default_factory=dict)
+    crashes_max: int = 3
     _serial: int = 0
     _active: dict[str, list[ModelCall]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.leases = Leases(self.complain)
+        for session_id in self.ledgers:
+            self.books[session_id] = Book(session_id, self.crashes_max)
+
+    def clock_jumps(self) -> None:
+        """Leases may end early from now on."""
+        self.leases.jumped = True
 
     def next_call_id(self) -> str:
         self._serial += 1
@@ -71,6 +87,36 @@ class Witness:
 
     def complain(self, sentence: str) -> None:
         self.broken.append(f"at {self.loop.time():.4f} s: {sentence}")
+
+    # -- acts -------------------------------------------------------------------------------------------------
+
+    def acted(self, seen: Seen, appended: Sequence[tuple[str, Event]]) -> None:
+        """An act of the store: hold its answer to the ledger before and after it."""
+        if seen.refused is not None and appended:
+            self.complain(f"{seen.name} was refused {seen.refused} and appended {appended[0]}")
+        if seen.name not in CANCELS and any(event.type == "cancel/requested" for _, event in appended):
+            self.complain(f"{seen.name} appended a cancel that nobody asked for")
+        named = seen.arguments[0] if seen.arguments and isinstance(seen.arguments[0], str) else ""
+        book, check = self.books.get(named), CHECKS.get(seen.name)
+        going = check(book, seen, self.complain) if book is not None and check is not None else iter(())
+        next(going, None)
+        acts: dict[str, list[Event]] = {}
+        for session_id, event in appended:
+            self.ledgers[session_id].append(event)
+            acts.setdefault(session_id, []).append(event)
+        for session_id, events in acts.items():
+            self.books[session_id].read(events)
+        next(going, None)
+        self.leases.see(seen, self.loop.time(), appended)
+
+    def forgotten(self, session_id: str) -> None:
+        """The session was erased; another one may take its name."""
+        book = self.books[session_id]
+        if book.open:
+            self.complain(f"{session_id} is erased while turn {book.turn} is open")
+        self.erased.append((session_id, self.ledgers[session_id], book))
+        self.ledgers[session_id] = []
+        self.books[session_id] = Book(session_id, self.crashes_max, book.rewrites)
 
     # -- models -----------------------------------------------------------------------------------------------
 
@@ -90,7 +136,7 @@ class Witness:
             process.freezes,
         )
         self._alone(call)
-        self._told_the_truth(request, ledger)
+        self._told_the_truth(request, call, ledger)
         self.model_calls.append(call)
         self._active.setdefault(call.session_id, []).append(call)
         return call
@@ -105,13 +151,13 @@ class Witness:
     def _alone(self, call: ModelCall) -> None:
         """T1: one worker drives a session at a time. When a clock jumps, leases end early and only the fence holds."""
         others = [other for other in self._active.get(call.session_id, ()) if other.goes_on]
-        if others and not self.clock_jumped:
+        if others and not self.leases.jumped:
             self.complain(
                 f"{call.process.name} calls a model for {call.session_id} turn {call.turn} step {call.step} "
                 f"while {others[0].process.name} is waiting for one since {others[0].begun:.4f} s"
             )
 
-    def _told_the_truth(self, request: Request, ledger: Sequence[Event]) -> None:
+    def _told_the_truth(self, request: Request, call: ModelCall, ledger: Sequence[Event]) -> None:
         """L6: the transcript is the ledger's, up to what this step admitted."""
         told, step = [plain(entry) for entry in request.transcript], (request.turn, request.step)
         wrong = shape(told)
@@ -122,6 +168,8 @@ class Witness:
         over = any(e.type == "turn/end" and e.data["turn"] == request.turn for e in ledger)
         # A model that answers at once is asked before its step is committed, by a zombie even after it was closed.
         fits = told == known if begun else over or told[: len(known)] == known
+        # One that was frozen while it read may have read what its successor wrote: its answer will be refused.
+        fits = fits or (call.process.freezes > 0 and told == transcript(ledger))
         if not fits:
             self.complain(f"{request.session_id} turn {step[0]} step {step[1]}: the model is told {told}, not {known}")
 

@@ -37,7 +37,8 @@ from mailslot_services.goal_continuation.continuation import Continuation
 from mailslot_services.goal_continuation.metrics import GoalMetrics, Path
 from mailslot_services.ingest.admission import Admission
 from mailslot_services.ingest.metric import Metrics
-from tests.simulation.line import Weather, at_once, line
+from tests.simulation.acts import Seen
+from tests.simulation.line import Call, Weather, at_once, line
 from tests.simulation.load import Door, Load
 from tests.simulation.mind import Mood, agents
 from tests.simulation.scheduler import Process, Scheduler, VirtualClock
@@ -54,6 +55,12 @@ RECONCILE_S: Final = 2.0
 
 JUMP_MS: Final = 3_600_000
 """How far a store's clock jumps at most."""
+
+READS: Final = frozenset({"publish_delta", "renew", "level", "events", "queue", "message", "dead", "resting_goals"})
+"""Acts that append nothing; if one did, the next act would be blamed for it."""
+
+ERASES: Final = frozenset({"close_session", "sweep"})
+"""Acts after which a session may be gone."""
 
 WEATHERS: Final[dict[str, Weather]] = {
     "fine": Weather(),
@@ -94,8 +101,14 @@ class Plan:
     weather: str
     blows: int  # how often the nemesis strikes
     jumps: int  # how often the store's clock jumps
+    crashes_max: int
     settings: WorkerSettings
     mood: Mood
+
+    @property
+    def is_calm(self) -> bool:
+        """Nothing breaks but hints."""
+        return self.weather in ("fine", "deaf") and not self.blows and not self.jumps
 
 
 def plan(rng: random.Random) -> Plan:
@@ -103,7 +116,7 @@ def plan(rng: random.Random) -> Plan:
     count = rng.choice((1, 1, 2, 3))
     sessions: dict[str, Data] = {
         f"s{number}": {
-            "agent": rng.choices(("default", "quick", "brief", "nobody"), (14, 4, 3, 1))[0],
+            "agent": rng.choices(("default", "hooked", "quick", "brief", "nobody"), (12, 4, 4, 2, 1))[0],
             "onFailure": rng.choices(("continue", "hold"), (4, 1))[0],
             "depth": 0,
             "metadata": {},
@@ -120,8 +133,9 @@ def plan(rng: random.Random) -> Plan:
         partitions=rng.choice((1, 2)),
         pending_max=rng.choice((3, 1000, 1000)),
         weather=rng.choice(list(WEATHERS)),
-        blows=rng.choice((0, 1, 2, 4)),
+        blows=rng.choice((0, 1, 2, 5)),
         jumps=rng.choice((0, 0, 0, 1, 2)),
+        crashes_max=rng.choice((2, 3, 3, 6)),
         settings=worker_settings(
             rng.choice((1_000, 2_000, 4_000)),
             rng.choice((1, 2, 8)),
@@ -176,13 +190,23 @@ class World:
         self.plan = plan(self.rng)
         self.loop = Scheduler(self.rng)
         self.clock = VirtualClock(self.loop)
-        self.kept = MemoryStore(partitions=self.plan.partitions, clock=self.clock, pending_max=self.plan.pending_max)
-        self.witness = Witness(self.rng, self.loop, ledgers={name: [] for name in self.plan.sessions})
+        self.kept = MemoryStore(
+            partitions=self.plan.partitions,
+            clock=self.clock,
+            pending_max=self.plan.pending_max,
+            crashes_max=self.plan.crashes_max,
+        )
+        self.witness = Witness(
+            self.rng, self.loop, {name: [] for name in self.plan.sessions}, crashes_max=self.plan.crashes_max
+        )
+        for session_id, birth in self.plan.sessions.items():
+            self.witness.books[session_id].rewrites = birth["agent"] == "hooked"
         self.load = Load(self, self.plan.sessions)
         self.agents = agents(self.witness, self.plan.mood)
         self.weather = WEATHERS[self.plan.weather]
         self.crews: list[Crew] = []
         self.processes: list[Process] = []
+        self.workers: list[Worker] = []
         self.sessions = {name: Session(name) for name in self.plan.sessions}
         self.log: list[tuple[float, str, str, tuple[Any, ...], object]] = []
         self.cut_until: dict[Process, float] = {}
@@ -195,29 +219,35 @@ class World:
     def is_cut(self, process: Process) -> bool:
         return self.cut_until.get(process, 0.0) > self.loop.time()
 
-    def acted(self, process: Process, name: str, arguments: tuple[Any, ...], failed: Exception | None) -> None:
+    def acted(self, process: Process, call: Call, value: Any, failed: Exception | None) -> None:
         """The store has acted: learn what it appended, and pass its hints on."""
         if failed is not None and not isinstance(failed, CoreError):
-            self.witness.complain(f"{name} of {process.name} broke the store: {failed!r}")
-        fresh = [event for session_id in self.sessions for event in self._learn(session_id)]
-        said = getattr(failed, "code", failed) if failed else [event.type for event in fresh]
-        self.log.append((self.loop.time(), process.name, name, arguments, said))
-        if failed is not None and fresh:
-            self.witness.complain(f"{name} of {process.name} was refused ({failed}) and yet appended {fresh[0]}")
+            self.witness.complain(f"{call.name} of {process.name} broke the store: {failed!r}")
+        appended: list[tuple[str, Event]] = []
+        if call.name not in READS:
+            appended = [(session_id, event) for session_id in self.sessions for event in self._fresh(session_id, call)]
+        refused = getattr(failed, "code", "broken") if failed else None
+        own = [event for session_id, event in appended if call.arguments and session_id == call.arguments[0]]
+        self.witness.acted(Seen(*call, value, refused, own), appended)
+        said = refused or [event.type for _, event in appended]
+        self.log.append((self.loop.time(), process.name, call.name, call.arguments, said))
+        for session_id, event in appended:
+            self._post(session_id, event)
 
-    def _learn(self, session_id: str) -> list[Event]:
-        """What was appended since the last look."""
-        ledger, session = self.witness.ledgers[session_id], self.sessions[session_id]
-        fresh: list[Event] = at_once(self.kept.events(session_id, after=len(ledger), limit=100_000))
-        for event in fresh:
-            ledger.append(event)
-            apply(session, event)
-            self.load.saw(session_id, event)
-            self._post(session, event)
+    def _fresh(self, session_id: str, call: Call) -> list[Event]:
+        """What was appended since the last look; all of it, if the session was erased meanwhile."""
+        known = len(self.witness.ledgers[session_id])
+        if known and call.name in ERASES and at_once(self.kept.level(session_id)) is None:
+            self.witness.forgotten(session_id)
+            self.sessions[session_id], known = Session(session_id), 0
+        fresh: list[Event] = at_once(self.kept.events(session_id, after=known, limit=100_000))
         return fresh
 
-    def _post(self, session: Session, event: Event) -> None:
+    def _post(self, session_id: str, event: Event) -> None:
         """Hints that Redis would publish: word of a cancel, and that a goal rests."""
+        session = self.sessions[session_id]
+        apply(session, event)
+        self.load.saw(session_id, event)
         if event.type == "cancel/requested" and "turn" in event.data:
             for crew in self.crews:
                 if crew.worker is not None and not self._lost():
@@ -260,6 +290,8 @@ class World:
         else:
             crew.door = Door(process, store, Admission(store, self.clock, door_metrics(), "http"))
         self.crews.append(crew)
+        if crew.worker is not None:
+            self.workers.append(crew.worker)
         return crew
 
     def working(self, kind: str) -> list[Crew]:
@@ -323,7 +355,7 @@ class World:
         """The store's clock jumps."""
         self.clock.offset_ms = self.rng.choice((0, JUMP_MS, -JUMP_MS, 5_000, -5_000))
         self.offset_max_ms = max(self.offset_max_ms, self.clock.offset_ms)
-        self.witness.clock_jumped = True
+        self.witness.clock_jumps()
         self._tell(f"the clock jumps to {self.clock.offset_ms:+} ms")
 
     def _tell(self, sentence: str) -> None:
@@ -339,8 +371,8 @@ class World:
                 self.hire(kind)
         for session_id, birth in drawn.sessions.items():
             if birth["onFailure"] == "hold" or self.rng.random() < 0.3:
-                at_once(self.kept.create(session_id, birth))
-                self._learn(session_id)
+                created = at_once(self.kept.create(session_id, birth))
+                self.acted(Process("birth"), Call("create", (session_id, birth), {}), created, None)
         asked = self.load.plan(drawn.operations, drawn.load_s)
         for strike in [self._blow] * drawn.blows + [self.jump] * drawn.jumps:
             self.loop.later(self.rng.uniform(0, drawn.load_s), strike)
@@ -353,7 +385,8 @@ class World:
     def _blow(self) -> None:
         """The nemesis strikes somebody."""
         crew = self.rng.choice(self.crews)
-        self.rng.choice((self.kill, self.kill, self.freeze, self.cut, self.drain))(crew.process)
+        blows = (self.kill, self.kill, self.freeze, self.freeze, self.cut, self.drain, self.drain)
+        self.rng.choice(blows)(crew.process)
 
     def heal(self) -> None:
         """Fine weather, everybody back (rule 2)."""
@@ -377,9 +410,15 @@ class World:
 
     def _busy(self, session: Session) -> bool:
         """Something is still to be done, or will be when its time comes."""
-        later = any(not message.due for message in session.waiting.values())
+        now = self.clock.now_ms()
+        later = any(not life.due or (life.expires_at or now + 1) <= now for life in session.waiting.values())
         goes_on = session.goal is not None and session.goal["phase"] == ACTIVE and session.hold is None
         return session.status is Status.RUNNING or session.open or later or goes_on
+
+    def defects(self) -> list[tuple[str, float]]:
+        """Workers that dropped sessions because something in them failed that may not, and how many."""
+        found = [(worker.name, worker.metrics.lost.labels(reason="defect")) for worker in self.workers]
+        return [(name, number) for name, counter in found if (number := counter._value.get())]
 
     def fingerprint(self) -> str:
         """One hash of all ledgers."""
