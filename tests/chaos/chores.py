@@ -10,8 +10,10 @@ import threading
 import time
 from pathlib import Path
 
+from mailslot.hooks import Batch
 from mailslot.tools import tool
 
+POISON = "poison at the gate"
 DIARY = "MAILSLOT_CHAOS_DIARY"
 
 
@@ -57,8 +59,26 @@ def freeze(tag: str, seconds: float) -> str:
 
 
 @tool(effect="idempotent")
+def trip(tag: str) -> str:
+    """Kills its worker, the first time."""
+    tripped = Path(os.environ[DIARY]).exists() and f"trip {tag} " in Path(os.environ[DIARY]).read_text()
+    note(f"trip {tag}")
+    if not tripped:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return f"walked on {tag}"
+
+
+@tool(effect="idempotent")
 def die(tag: str) -> str:
     """Kills its worker, every time."""
     note(f"die {tag}")
     os.kill(os.getpid(), signal.SIGKILL)
     return "never"
+
+
+def gate(batch: Batch) -> None:
+    """Kills its worker over a poisonous message, which is claimed then and not admitted. There is an antidote."""
+    diary = Path(os.environ[DIARY])
+    if POISON in batch.text and not (diary.exists() and "antidote" in diary.read_text()):
+        note("gate")
+        os.kill(os.getpid(), signal.SIGKILL)

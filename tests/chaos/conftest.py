@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NoReturn
 
 import pytest
 
@@ -12,6 +12,13 @@ from tests.chaos.namespace import REQUIRED, Namespace
 from tests.chaos.stand import Stand, ready, stand
 
 FIGURES: Final = pytest.StashKey[list[Figure]]()
+
+
+def unavailable(why: str) -> NoReturn:
+    """What a scenario needs cannot be had on this machine: it is skipped, or fails where everything has to run."""
+    if os.environ.get(REQUIRED) == "required":
+        pytest.fail(why, pytrace=False)
+    pytest.skip(why)
 
 
 @pytest.fixture
@@ -52,9 +59,7 @@ def network_trouble() -> str | None:
 def network(network_trouble: str | None) -> Iterator[Namespace]:
     """A network of its own for a process."""
     if network_trouble is not None:
-        if os.environ.get(REQUIRED) == "required":
-            pytest.fail(network_trouble, pytrace=False)
-        pytest.skip(network_trouble)
+        unavailable(network_trouble)
     with networks.namespace() as own:
         yield own
 

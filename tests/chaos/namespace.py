@@ -23,6 +23,7 @@ from typing import Final
 
 numbers: Final = itertools.count()
 REQUIRED: Final = "MAILSLOT_CHAOS_NETWORK"
+STRING: Final = ("-m", "string", "--algo", "bm")
 PROGRAMS: Final = ("ip", "iptables")
 
 
@@ -40,21 +41,33 @@ class Namespace:
         """What a command line begins with to run inside."""
         return ("ip", "netns", "exec", self.name)
 
-    def drop(self) -> None:
-        """Packets vanish both ways; connections stay open, and what was written is sent again once it heals."""
-        for chain in ("INPUT", "OUTPUT"):
-            self._rule("-A", chain, "-j", "DROP")
+    def drop(self, port: str) -> None:
+        """Packets to and from a port outside vanish; connections stay open, and what was written is sent again once it
+        heals."""
+        self._both_ways(port, "-j", "DROP")
+
+    def drop_at(self, port: str, words: str) -> None:
+        """Packets to a port outside that hold these words vanish, and are sent again until it heals."""
+        self._rule("-A", "OUTPUT", "-p", "tcp", "--dport", port, *STRING, "--string", words, "-j", "DROP")
         self.faults += 1
 
-    def reset(self) -> None:
-        """Whatever is sent is answered with a reset; the other side learns nothing (half-open there)."""
-        self._rule("-A", "OUTPUT", "-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset")
+    def dropped(self) -> int:
+        """How many packets vanished by the first rule on the way out."""
+        lines = run(*self.within, "iptables", "-w", "-L", "OUTPUT", "-v", "-x", "-n").splitlines()
+        return int(lines[2].split()[0])
+
+    def reset(self, port: str) -> None:
+        """Whatever is sent there is answered with a reset; the other side learns nothing (half-open there)."""
+        self._rule("-A", "OUTPUT", "-p", "tcp", "--dport", port, "-j", "REJECT", "--reject-with", "tcp-reset")
         self.faults += 1
 
-    def lose(self, share: float) -> None:
-        """That share of all packets vanishes, at random."""
-        for chain in ("INPUT", "OUTPUT"):
-            self._rule("-A", chain, "-m", "statistic", "--mode", "random", "--probability", str(share), "-j", "DROP")
+    def lose(self, port: str, share: float = 0.5) -> None:
+        """That share of the packets to and from a port outside vanishes, at random."""
+        self._both_ways(port, "-m", "statistic", "--mode", "random", "--probability", str(share), "-j", "DROP")
+
+    def _both_ways(self, port: str, *words: str) -> None:
+        self._rule("-A", "OUTPUT", "-p", "tcp", "--dport", port, *words)
+        self._rule("-A", "INPUT", "-p", "tcp", "--sport", port, *words)
         self.faults += 1
 
     def heal(self) -> None:
@@ -65,11 +78,12 @@ class Namespace:
         run(*self.within, "iptables", "-w", *words)
 
 
-def run(*words: str) -> None:
-    """A command that has to succeed; what it said if it does not."""
+def run(*words: str) -> str:
+    """What a command that has to succeed says. What it says if it does not is the error."""
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def unable() -> str | None:
@@ -81,7 +95,7 @@ def unable() -> str | None:
         return "network namespaces need root"
     try:
         with namespace() as own:
-            own.drop()
+            own.drop("1")
             own.heal()
     except RuntimeError as error:
         return f"the kernel gives no network namespace: {error}"

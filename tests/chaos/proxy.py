@@ -7,6 +7,7 @@
     refusing               new connections are refused
     up_delay_s, down_delay_s  bytes come that much later
     stall(), flow()        nothing passes either way (a black hole); what was on its way is delivered late
+    stall_at(words)        the same, from the next write on that holds these bytes
     vanish()               the server's end is closed and the client never learns it (half-open)
     lose_reply(to, nth)    the nth write that holds `to` reaches the server, which carries it out; its reply never comes
                            back, and the connection is reset
@@ -73,6 +74,7 @@ class Proxy:
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._loss: Loss | None = None
+        self._stall_at: tuple[bytes, asyncio.Event] | None = None
 
     @property
     def redis_url(self) -> str:
@@ -109,6 +111,11 @@ class Proxy:
         """Hold every byte back from now on."""
         self._flowing.clear()
         self.faults += 1
+
+    def stall_at(self, words: bytes) -> asyncio.Event:
+        """Hold back the next write that holds these bytes, and everything from then on; set once that has happened."""
+        self._stall_at = words, asyncio.Event()
+        return self._stall_at[1]
 
     def flow(self) -> None:
         """Deliver what was held back, late."""
@@ -167,6 +174,10 @@ class Proxy:
         async for chunk in chunks(reader):
             if self.up_delay_s:
                 await asyncio.sleep(self.up_delay_s)
+            if self._stall_at is not None and self._stall_at[0] in chunk:
+                self._stall_at[1].set()
+                self._stall_at = None
+                self.stall()
             await self._flowing.wait()
             if self.mute_subscribers and SUBSCRIBE in chunk:
                 link.muted = True
@@ -174,7 +185,8 @@ class Proxy:
             if link.server.is_closing():
                 continue  # it has vanished: what the client still says goes nowhere
             await write(link.server, chunk)
-        abort(link.server)
+        with contextlib.suppress(OSError, RuntimeError):
+            link.server.write_eof()  # the client has hung up; what it had written still arrives
 
     def _doom(self, link: Link, chunk: bytes) -> None:
         """Find out whether this is the write whose reply is to be lost."""

@@ -25,7 +25,7 @@ import redis
 
 from tests.chaos.ledger import STATES, session_of
 from tests.e2e.house import is_alive
-from tests.servers import Aof, Server, free_port, running, under_watch
+from tests.servers import BINARIES, Aof, Server, free_port, running, under_watch
 from tests.waiting import wait_until
 
 LEASE_MS: Final = 1_500
@@ -34,6 +34,7 @@ READY_S_MAX: Final = 60.0
 ENDED_S_MAX: Final = 30.0
 LOG_CHARACTERS: Final = 3_000
 AGENTS: Final = Path(__file__).with_name("agents.toml")
+FAKETIME: Final = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 DIARY: Final = "MAILSLOT_CHAOS_DIARY"
 """The environment name of the file into which the tools of `chores.py` write what they did."""
 
@@ -172,9 +173,11 @@ def durability_of(store: Server) -> str:
 
 
 @contextmanager
-def stand(folder: Path, *, aof: Aof = "no", options: Sequence[str] = ()) -> Iterator[Stand]:
-    """A store, and whatever the block starts, for the length of the block."""
-    with running("redis70", aof=aof, options=options) as store, store.client() as client:
+def stand(folder: Path, *, aof: Aof = "no", options: Sequence[str] = (), clock: Path | None = None) -> Iterator[Stand]:
+    """A store, and whatever the block starts, for the length of the block. With a `clock`, a file that `crooked` reads,
+    the store's time is what it says."""
+    kept = running("redis70", aof=aof, options=options) if clock is None else crooked(folder, clock)
+    with kept as store, store.client() as client:
         own = Stand(store, folder, client)
         try:
             yield own
@@ -186,6 +189,29 @@ def stand(folder: Path, *, aof: Aof = "no", options: Sequence[str] = ()) -> Iter
             for service in own.services:
                 service.stop()
             own.store.thaw()
+
+
+@contextmanager
+def crooked(folder: Path, clock: Path) -> Iterator[Server]:
+    """A Valkey whose wall clock is off by the seconds in a file, `+3600` for an hour ahead. (Its monotonic clock is
+    not, and Redis itself does not start under libfaketime.)"""
+    clock.write_text("+0")
+    wrapper = folder / "crooked-server"
+    faked = {
+        "LD_PRELOAD": FAKETIME,
+        "FAKETIME_TIMESTAMP_FILE": clock,
+        "FAKETIME_NO_CACHE": 1,
+        "FAKETIME_DONT_FAKE_MONOTONIC": 1,
+    }
+    words = " ".join(f"{name}={value}" for name, value in faked.items())
+    wrapper.write_text(f'#!/bin/sh\nexec env {words} {BINARIES["valkey91"]()} "$@"\n')
+    wrapper.chmod(0o755)
+    store = Server("valkey91", wrapper, folder, free_port())
+    try:
+        store.start()
+        yield store
+    finally:
+        store.stop()
 
 
 async def ready(*services: Service, also: Callable[[], bool] = lambda: True) -> None:

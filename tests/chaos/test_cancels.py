@@ -1,0 +1,261 @@
+"""A cancel stops one turn, whoever is dead, deaf or faster; and what is queued obeys it."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import httpx2
+import pytest
+
+from mailslot_core.redis.keys import partition_of
+from mailslot_core.redis.store import RedisStore
+from mailslot_core.settings import StoreSettings
+from mailslot_core.store import Grant
+from mailslot_core.turn import Draft, End, Then
+from tests.chaos.figure import Figure
+from tests.chaos.history import History, http
+from tests.chaos.ledger import Ledger, admitted, ends, ledger, now_ms, of_type
+from tests.chaos.proxy import proxy_to
+from tests.chaos.stand import LEASE_MS, Stand, all_idle, attending, made, ready, stand
+from tests.chaos.trial import hold_trial
+from tests.conftest import empty
+from tests.crew import prompt
+from tests.echo_worker import beginning, text
+from tests.servers import Server
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.slow]
+
+PATIENCE_S: Final = 40.0
+RACES: Final = 10_000
+AT_ONCE: Final = 200
+LONG_MS: Final = 60_000
+JITTER_S: Final = 0.03
+"""About how long an act takes with so many at once."""
+SOON_S: Final = LEASE_MS / 1000 + 2
+
+
+async def test_the_turn_of_a_dead_worker_is_cancelled_from_another_node(tmp_path: Path, figure: Figure) -> None:
+    """T12 (aegra/aegra#475): the worker is dead, nobody hears anything over pub/sub, and the cancel comes through an
+    ingest that has never seen the session. Waiting for it never lies; the agent rests soon; the next prompt runs."""
+    history = History()
+    with stand(tmp_path) as own:
+        async with proxy_to(own.store.port) as deaf:
+            deaf.mute_subscribers = True
+            here, there = own.ingest(store_url=deaf.redis_url), own.ingest(store_url=deaf.redis_url)
+            doomed = own.worker(store_url=deaf.redis_url)
+            await ready(here, there, doomed)
+            async with http(here.url) as client, http(there.url) as elsewhere:
+                await made(client, ["s"], "endless")
+                await history.surely(client, "s", "hello", message_id="first")
+                await wait_until(lambda: admitted(ledger(own.client, "s")), PATIENCE_S, "the model to be asked")
+                doomed.kill()
+                figure.fault(2)
+                waited = await elsewhere.post("/v1/sessions/s/cancel?wait=0.5")
+                assert waited.json()["outcome"] == "requested", "nobody is there to stop it yet"
+                assert ends(ledger(own.client, "s")) == []
+                await history.surely(client, "s", "and then", message_id="next")
+                successor, started_ms = own.worker(store_url=deaf.redis_url), now_ms(own.client)
+                await attending(own, successor)
+                attended_ms = now_ms(own.client)
+                level = (await elsewhere.get("/v1/sessions/s/idle?after=1&timeout=0")).json()
+                await wait_until(lambda: ends(ledger(own.client, "s")), PATIENCE_S, "the turn to be aborted")
+                (first, *_) = of_type(ledger(own.client, "s"), "turn/end")
+                figure.recoveries_s.append(max(0, first.time - started_ms) / 1000)
+                assert first.time < attended_ms + SOON_S * 1000
+                assert level["status"] in {"running", "idle"}
+                await wait_until(lambda: "next" in admitted(ledger(own.client, "s")), PATIENCE_S, "the next to run")
+                stopped = await elsewhere.post("/v1/sessions/s/cancel?wait=20")
+                assert stopped.json()["outcome"] == "settled"
+                assert ends(ledger(own.client, "s"))[-1] == "aborted"
+        await all_idle(own, PATIENCE_S)
+        facts = hold_trial(own.client, history, figure)["s"]
+    assert ends(facts) == ["aborted", "aborted"]
+    assert admitted(facts) == ["first", "next"]
+
+
+# -- cancel against completion --------------------------------------------------------------------------------
+
+
+class Race(NamedTuple):
+    """Where a turn is when the cancel comes at the same moment as its next act, and how it wants to end."""
+
+    stage: str
+    kind: str
+
+
+STAGES: Final = ("read", "claimed", "asked", "answered", "ending")
+KINDS: Final = ("completed", "max-tokens", "error")
+KIND_WHEN: Final = {
+    # a cancel was recorded for the turn -> what its end must say, by what its owner wanted to say
+    **{(True, kind): "aborted" for kind in KINDS},
+    **{(False, kind): kind for kind in KINDS},
+}
+
+
+async def test_a_cancel_and_a_completion_at_the_same_moment_make_one_end_of_the_right_kind(
+    redis70: Server, figure: Figure, rng: random.Random
+) -> None:
+    """T13 (Abilityai/trinity#671): 10,000 races on a real Redis, over two connections: a cancel between read and claim,
+    between claim and step, before the first token, after the answer, and with the act that ends the turn."""
+    empty(redis70.url)
+    races = {f"s{number}": Race(rng.choice(STAGES), rng.choice(KINDS)) for number in range(RACES)}
+    settings = StoreSettings(redis_url=redis70.url, durability="memory")
+    answers: dict[str, str] = {}
+    async with RedisStore.connect(settings) as owner, RedisStore.connect(settings) as canceller:
+        room, arena = asyncio.Semaphore(AT_ONCE), Arena(owner, canceller, rng)
+
+        async def run(session: str, race: Race) -> None:
+            async with room:
+                answers[session] = await arena.race(session, race)
+
+        await asyncio.gather(*(run(session, race) for session, race in races.items()))
+    with redis70.client() as client:
+        found = hold_trial(client, History(), figure)
+    figure.fault(RACES)
+    came = Counter(judge(found[session], race, answers[session]) for session, race in races.items())
+    print("T13", dict(came))
+    for stage in STAGES:
+        assert came[stage, "requested"], f"no cancel ever hit at {stage}: {came}"
+    for stage in ("read", "ending"):
+        assert came[stage, "nothing_to_cancel"], f"no cancel was too early or too late at {stage}: {came}"
+
+
+def judge(facts: Ledger, race: Race, outcome: str) -> tuple[str, str]:
+    """One turn, one end, of the kind that the table says."""
+    (end,) = of_type(facts, "turn/end")
+    cancelled = any(each.data.get("turn") == 1 for each in of_type(facts, "cancel/requested"))
+    assert cancelled == (outcome == "requested"), "what the canceller was told is what the ledger says"
+    assert end.data["reason"]["kind"] == KIND_WHEN[cancelled, race.kind], (race, facts)
+    assert facts[-1].data == {"status": "idle"}
+    return race.stage, outcome
+
+
+class Arena:
+    """Drives turns over one connection and cancels over another."""
+
+    def __init__(self, owner: RedisStore, canceller: RedisStore, rng: random.Random) -> None:
+        self._owner, self._canceller, self._rng = owner, canceller, rng
+        self._granted: dict[str, asyncio.Future[Grant]] = {}
+
+    async def race(self, session: str, race: Race) -> str:
+        """Drive one turn to its end; at its stage, cancel at the same moment. What the cancel came to."""
+        self._granted[session] = asyncio.get_running_loop().create_future()
+        await prompt(self._owner, session, "A")
+        outcome = ""
+        for stage, act in self._acts(session, race.kind).items():
+            if stage == race.stage:
+                _, outcome = await asyncio.gather(act(), self._cancel(session))
+            else:
+                await act()
+        return outcome
+
+    async def _cancel(self, session: str) -> str:
+        await asyncio.sleep(self._rng.uniform(0, JITTER_S))  # the owner's line is the busier one
+        return (await self._canceller.cancel(session, cause="user")).outcome
+
+    def _acts(self, session: str, kind: str) -> dict[str, Callable[[], Coroutine[Any, Any, object]]]:
+        """The acts of one turn, by the stage at which each begins."""
+        store, granted, names = self._owner, self._granted[session], {"turn": 1, "step": 1}
+        answer = Draft("assistant/message", {**names, "content": text("done"), "model": "echo"})
+        failure = {"code": "broken", "message": "gone", "retryable": False} if kind == "error" else {}
+        end = End({"kind": kind, **failure})
+
+        async def acquire() -> None:
+            """Each race acquires one session, which may be another one's: the one that is ready longest comes first."""
+            partition = partition_of(session, store.partitions)
+            grant = await store.acquire(partition, f"{session}/0", 1, LONG_MS)
+            assert grant is not None
+            self._granted[grant.lease.session_id].set_result(grant)
+            await granted
+
+        async def begin() -> None:
+            await store.commit(granted.result().lease, 2, beginning(granted.result()))
+
+        async def say() -> None:
+            await store.commit(granted.result().lease, 3, [answer])
+
+        async def finish() -> None:
+            await store.commit(granted.result().lease, 4, [Draft("step/end", names)])
+
+        async def settle() -> None:
+            lease = granted.result().lease
+            await store.settle(lease, 5, (), end, then=Then.TAKE, hand_out=False, lease_ms=LONG_MS)
+
+        return {"read": acquire, "claimed": begin, "asked": say, "answered": finish, "ending": settle}
+
+
+# -- keep, hold, clear ----------------------------------------------------------------------------------------
+
+QUEUED: Final = ["one", "two", "three"]
+
+
+@pytest.mark.parametrize("queue", ["keep", "hold", "clear"])
+async def test_what_is_queued_obeys_the_cancel_and_a_hold_survives_a_restart_of_the_store(
+    tmp_path: Path, figure: Figure, queue: str
+) -> None:
+    """T14 (compozy/compozy#522): keep, hold or clear with three queued behind a backend that never answers; the cancel
+    comes twice, and once more when its turn is long over. Then the store is killed and started again."""
+    history = History()
+    with stand(tmp_path, aof="always") as own:
+        ingest, worker = own.ingest(), own.worker()
+        await ready(ingest, worker)
+        async with http(ingest.url) as client:
+            await made(client, ["s"], "handy")
+            await history.surely(client, "s", "never answer", message_id="zero")
+            await wait_until(lambda: admitted(ledger(own.client, "s")), PATIENCE_S, "the model to be asked")
+            for message_id in QUEUED:
+                await history.surely(client, "s", message_id, message_id=message_id)
+            answers = [await client.post("/v1/sessions/s/cancel", json={"queue": queue, "turn": 1}) for _ in range(2)]
+            assert answers[0].status_code == 202, answers[0].text
+            assert answers[0].json()["stillQueued"] == ([] if queue == "clear" else QUEUED)
+            await wait_until(lambda: ends(ledger(own.client, "s")), PATIENCE_S, "the turn to end")
+            await all_idle(own, PATIENCE_S)
+            own.store.kill()
+            own.store.start()
+            await ready(ingest)
+            figure.fault()
+            late = await client.post("/v1/sessions/s/cancel", json={"queue": "clear", "turn": 1})
+            assert (late.status_code, late.json()["code"]) == (409, "not-open")
+            await OBEYED[queue](own, client)
+            await history.surely(client, "s", "and on", message_id="last")
+            await all_idle(own, PATIENCE_S)
+        facts = hold_trial(own.client, history, figure)["s"]
+    assert ends(facts) == ["aborted", *["completed"] * (1 if queue == "clear" else 4)]
+    assert admitted(facts) == ["zero", *([] if queue == "clear" else QUEUED), "last"]
+
+
+async def kept(own: Stand, client: httpx2.AsyncClient) -> None:
+    """All three have run."""
+    assert (await waiting(client)) == []
+
+
+async def held(own: Stand, client: httpx2.AsyncClient) -> None:
+    """All three wait, visibly, and no worker touches them, until they are released."""
+    level = (await client.get("/v1/sessions/s")).json()
+    assert (level["status"], level["held"], level["pending"]) == ("idle", 3, 3)
+    assert [each.data.get("held") for each in of_type(ledger(own.client, "s"), "agent/status")][-1] == 3
+    assert await waiting(client) == QUEUED
+    assert (await client.post("/v1/sessions/s/release")).status_code in {200, 202}
+    await all_idle(own, PATIENCE_S)
+    again = await client.post("/v1/sessions/s/release")
+    assert (again.status_code, again.json()["code"]) == (409, "not-held")
+
+
+async def cleared(own: Stand, client: httpx2.AsyncClient) -> None:
+    """All three are cancelled, each with the cause."""
+    causes = [each.data["cause"] for each in of_type(ledger(own.client, "s"), "inbox/cancelled")]
+    assert causes == ["cancel"] * 3
+    assert await waiting(client) == []
+
+
+OBEYED: Final = {"keep": kept, "hold": held, "clear": cleared}
+
+
+async def waiting(client: httpx2.AsyncClient) -> list[str]:
+    """The ids of what waits, in order."""
+    page = (await client.get("/v1/sessions/s/messages?state=pending")).json()
+    return [message["messageId"] for message in page["messages"]]

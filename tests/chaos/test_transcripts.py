@@ -1,0 +1,99 @@
+"""No timing makes a history that a provider of models refuses."""
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Final
+
+import httpx2
+import pytest
+
+from tests.chaos import provider_shape
+from tests.chaos.figure import Figure
+from tests.chaos.history import History, http
+from tests.chaos.ledger import Ledger, ends, of_type
+from tests.chaos.stand import Service, Stand, all_idle, made, ready, stand
+from tests.chaos.trial import hold_trial
+
+pytestmark = [pytest.mark.chaos, pytest.mark.slow]
+
+SESSIONS: Final = 16
+ROUNDS: Final = 4
+TURN_S: Final = 0.3
+"""About how long the turn takes: two steps with tools that take tens of milliseconds, and an answer."""
+PATIENCE_S: Final = 40.0
+
+
+async def test_whatever_comes_in_between_parallel_tool_calls_the_history_stays_valid(
+    calm: Stand, figure: Figure, rng: random.Random
+) -> None:
+    """T6 (Yanyutin753/LambChat#496): a steer, injected context or a cancel at any moment around three parallel calls.
+    The history is valid after every fact, and the next request succeeds."""
+    history = History()
+    sessions = [f"T6-{number}" for number in range(SESSIONS)]
+    async with http(calm.services[0].url) as client:
+        await made(client, sessions, "handy")
+        chances = [random.Random(rng.random()) for _ in sessions]
+        await asyncio.gather(*(disturb(client, history, *pair) for pair in zip(sessions, chances, strict=True)))
+        await all_idle(calm, PATIENCE_S)
+        await asyncio.gather(*(history.surely(client, session, "and now?") for session in sessions))
+    await all_idle(calm, PATIENCE_S)
+    found = hold_trial(calm.client, history, figure, sessions="T6-")
+    check_histories(found)
+    kinds = {kind for facts in found.values() for kind in ends(facts)}
+    assert kinds == {"completed", "aborted"}
+    results = [
+        each.data.get("error", {}).get("code") for facts in found.values() for each in of_type(facts, "tool/result")
+    ]
+    figure.fault(results.count("ABORTED_BEFORE_DISPATCH"))
+
+
+async def test_a_kill_in_between_parallel_tool_calls_leaves_a_history_that_can_be_gone_on_with(
+    tmp_path: Path, figure: Figure, rng: random.Random
+) -> None:
+    """T6 (Yanyutin753/LambChat#496): workers are killed at any moment around three parallel calls, of which one may not
+    be done twice. Those that were under way and may not be repeated are answered with TOOL_OUTCOME_UNKNOWN."""
+    history = History()
+    sessions = [f"s{number}" for number in range(SESSIONS)]
+    with stand(tmp_path) as own:
+        ingest, workers = own.ingest(), [own.worker() for _ in range(3)]
+        await ready(ingest, *workers)
+        async with http(ingest.url) as client:
+            await made(client, sessions, "handy")
+            for number in range(3):
+                await asyncio.gather(*(history.surely(client, session, "chores please") for session in sessions))
+                await asyncio.sleep(rng.uniform(0, TURN_S))
+                revive(workers[number], figure)
+                await all_idle(own, PATIENCE_S)
+            await asyncio.gather(*(history.surely(client, session, "and now?") for session in sessions))
+        await all_idle(own, PATIENCE_S)
+        found = hold_trial(own.client, history, figure)
+        done = own.entries("block")
+    check_histories(found)
+    calls = [each for facts in found.values() for each in of_type(facts, "tool/call") if each.data["name"] == "block"]
+    assert len(done) <= len(calls), "what may not be done twice was not"
+
+
+def revive(worker: Service, figure: Figure) -> None:
+    worker.kill()
+    figure.fault()
+    worker.start()
+
+
+async def disturb(client: httpx2.AsyncClient, history: History, session: str, rng: random.Random) -> None:
+    """Ask for chores, and come in between."""
+    for _ in range(ROUNDS):
+        await history.surely(client, session, "chores please")
+        await asyncio.sleep(rng.uniform(0, TURN_S))
+        match rng.choice(["steer", "inject", "cancel", "cancel", "steer"]):
+            case "cancel":
+                assert (await client.post(f"/v1/sessions/{session}/cancel")).status_code == 202
+            case delivery:
+                await history.surely(client, session, "by the way", delivery=delivery)
+
+
+def check_histories(found: dict[str, Ledger]) -> None:
+    """Each is one that a provider takes, and its last turn completed."""
+    provider_shape.check_all(found.values())
+    for session, facts in found.items():
+        assert ends(facts)[-1] == "completed", session

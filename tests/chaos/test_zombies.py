@@ -1,0 +1,155 @@
+"""Who lost its lease writes nothing, however late what it wrote arrives, and every such write is counted."""
+
+import asyncio
+import time
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import httpx2
+import pytest
+
+from tests.chaos.conftest import unavailable
+from tests.chaos.figure import Figure
+from tests.chaos.history import History, http
+from tests.chaos.ledger import admitted, fenced_writes, held_by, ledger, ledgers, now_ms, of_type
+from tests.chaos.namespace import Namespace
+from tests.chaos.proxy import proxy_to
+from tests.chaos.stand import FAKETIME, LEASE_MS, Service, Stand, all_idle, attending, made, ready, stand
+from tests.chaos.trial import hold_trial, recovery_s
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.slow]
+
+PATIENCE_S: Final = 40.0
+SESSIONS: Final = [f"s{number}" for number in range(8)]
+RECOVERY_S_MAX: Final = LEASE_MS / 1000 + 2
+SLOW_S: Final = 0.6
+"""How long the agent `slow` takes."""
+
+
+async def test_a_stopped_owner_that_is_let_go_on_after_its_lease_writes_nothing(tmp_path: Path, figure: Figure) -> None:
+    """T11 (aegra/aegra PR547): SIGSTOP the owner past its lease, a successor runs, SIGCONT; three times."""
+    history = History()
+    with stand(tmp_path) as own:
+        ingest, workers = own.ingest(), [own.worker(), own.worker()]
+        await ready(ingest, *workers)
+        async with http(ingest.url) as client:
+            await made(client, SESSIONS, "slow")
+            for number in range(3):
+                zombie = workers[number % 2]
+                await asyncio.gather(*(history.surely(client, session, "hello") for session in SESSIONS))
+                await wait_until(partial(is_at_work, own, zombie), PATIENCE_S, "the owner to be at work")
+                zombie.freeze()
+                stopped_ms, held = now_ms(own.client), held_by(own.client, zombie.pid)
+                figure.fault()
+                await all_idle(own, PATIENCE_S)
+                before = ledgers(own.client)
+                zombie.thaw()
+                await ready(zombie)
+                assert ledgers(own.client) == before
+                taken_s = [recovery_s(before[session], stopped_ms) for session in held]
+                figure.recoveries_s += [taken for taken in taken_s if taken is not None]
+        hold_trial(own.client, history, figure)
+    assert figure.recoveries_s
+    assert max(figure.recoveries_s) < RECOVERY_S_MAX
+
+
+async def test_what_a_former_owner_wrote_and_arrives_late_is_refused_and_counted(
+    tmp_path: Path, figure: Figure
+) -> None:
+    """T11 (aegra/aegra PR547): the owner's settling, and every renewal after it, hang on their way for longer than its
+    lease, and arrive when a successor has finished the turn. The owner has let go by itself meanwhile."""
+    history = History()
+    with stand(tmp_path) as own:
+        async with proxy_to(own.store.port) as line:
+            ingest, successor, zombie = own.ingest(), own.worker(), own.worker(store_url=line.redis_url)
+            await ready(ingest, successor, zombie)
+            successor.freeze()
+            async with http(ingest.url) as client:
+                caught = line.stall_at(b"settle")
+                await busy(client, history)
+                await asyncio.wait_for(caught.wait(), PATIENCE_S)
+                successor.thaw()
+                await all_idle(own, PATIENCE_S)
+                before = ledgers(own.client)
+                assert "lease-over" in zombie.said()
+                line.flow()
+                await wait_until(lambda: fenced_writes(own.client) > 0, PATIENCE_S, "a late write to be refused")
+                assert ledgers(own.client) == before
+                await history.surely(client, "s0", "and on")
+            await all_idle(own, PATIENCE_S)
+            figure.fault(line.faults)
+        hold_trial(own.client, history, figure)
+    assert figure.fenced > 0
+
+
+async def test_what_the_kernel_sends_again_after_a_split_network_is_refused_and_counted(
+    tmp_path: Path, figure: Figure, network: Namespace
+) -> None:
+    """T11 (aegra/aegra PR547): all packets between the owner and the store vanish until a successor has finished; then
+    the kernel sends again what the owner wrote."""
+    history = History()
+    with stand(tmp_path, options=("--bind", f"127.0.0.1 {network.host_ip}", "--protected-mode", "no")) as own:
+        port = str(own.store.port)
+        url = f"redis://{network.host_ip}:{port}/0"
+        ingest, successor = own.ingest(), own.worker()
+        # A call that waits long keeps its connection, so the kernel goes on trying.
+        zombie = own.worker("--call-timeout-ms", "60000", store_url=url, within=network.within)
+        await ready(ingest, successor)
+        await attending(own, zombie, successor)
+        successor.freeze()
+        network.drop_at(port, "settle")
+        async with http(ingest.url) as client:
+            await busy(client, history)
+        await wait_until(network.dropped, PATIENCE_S, "a settling to be on its way")
+        network.drop(port)
+        successor.thaw()
+        await all_idle(own, PATIENCE_S)
+        before = ledgers(own.client)
+        network.heal()
+        await wait_until(lambda: fenced_writes(own.client) > 0, PATIENCE_S, "a late write to be refused")
+        assert ledgers(own.client) == before
+        figure.fault(network.faults)
+        hold_trial(own.client, history, figure)
+    assert figure.fenced > 0
+
+
+async def test_a_clock_that_jumps_an_hour_costs_nothing(tmp_path: Path, figure: Figure) -> None:
+    """T11 (aegra/aegra PR547): the store's clock jumps an hour ahead and two hours back under load; after each jump a
+    worker is killed, and its turns go on elsewhere in the usual time."""
+    if not FAKETIME.exists():
+        unavailable("libfaketime is missing: apt-get install libfaketime")
+    history, clock = History(), tmp_path / "clock"
+    with stand(tmp_path, clock=clock) as own:
+        ingest, workers = own.ingest(), [own.worker(), own.worker()]
+        await ready(ingest, *workers)
+        async with http(ingest.url) as client:
+            await made(client, SESSIONS, "slow")
+            for number, jump in enumerate(("+3600", "-3600")):
+                await asyncio.gather(*(history.surely(client, session, "hello") for session in SESSIONS))
+                await wait_until(partial(is_at_work, own, workers[number]), PATIENCE_S, "the worker to be at work")
+                clock.write_text(jump)
+                await asyncio.gather(*(history.surely(client, session, "hello") for session in SESSIONS))
+                began = time.monotonic()
+                workers[number].kill()
+                await all_idle(own, PATIENCE_S)
+                figure.recoveries_s.append(time.monotonic() - began)
+                workers[number].start()
+                await ready(workers[number])
+                figure.fault(2)
+        found = hold_trial(own.client, history, figure)
+    assert all(len(admitted(facts)) == 4 for facts in found.values())
+    assert max(figure.recoveries_s) < RECOVERY_S_MAX + 4 * SLOW_S, "recovery, and the turns that were queued"
+
+
+async def busy(client: httpx2.AsyncClient, history: History) -> None:
+    """Every session has a message that takes the agent a while."""
+    await made(client, SESSIONS, "slow")
+    await asyncio.gather(*(history.surely(client, session, "hello") for session in SESSIONS))
+
+
+def is_at_work(own: Stand, worker: Service) -> bool:
+    """It drives some session, and the model has been asked there."""
+    held = held_by(own.client, worker.pid)
+    return any(any(of_type(ledger(own.client, session), "user/message")) for session in held)
