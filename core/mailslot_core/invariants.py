@@ -9,6 +9,10 @@
  6 a message has one terminal state a life (M5)      13 no turn completes while a steer waits (T6)
  7 a user/message was claimed by its turn (T2, T3)   14 a goal's revisions count on; what does not
                                                         complete pauses it (G1, G4)
+15 nothing comes to a session that is closing or      17 a message is due or expired when its time came,
+   closed, and nothing is left in a closed one (M9)      not before, and only while it is queued (M11)
+16 nothing is claimed behind a hold (S7)              18 a dead message, and no other, is redriven (R5)
+                                                      19 a turn ends with nothing claimed left (M10)
 
 A rule looks at one event with what came before it, and gives a sentence if the event breaks it. Checks 1 to 3 are the
 order; 4 to 8 and 11 follow turns, messages and status by the tables below; the others fold the ledger and look between.
@@ -22,7 +26,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from mailslot_core import activity, goal
-from mailslot_core.session import TERMINAL, Event, Lane, Session, Status, apply
+from mailslot_core.session import TERMINAL, Event, Lane, MessageState, Session, Status, apply
 
 # -- order --------------------------------------------------------------------------------------------------
 
@@ -214,7 +218,7 @@ def lives(events: Sequence[Event]) -> Iterator[str]:
             yield from rule(seen, event)
 
 
-# -- folded: checks 9, 10, 12, 13, 14 -----------------------------------------------------------------------
+# -- folded: checks 9, 10, 12 to 19 -------------------------------------------------------------------------
 
 # Facts that follow another one in the same act, so that the act is not over before them (semantics S2, S7, G3).
 SAME_ACT = {"agent/status", "inbox/released", "inbox/cancelled", "turn/start", "goal/change", "inbox/held"}
@@ -257,6 +261,48 @@ def _pauses(session: Session, event: Event, following: str) -> str | None:
     return None
 
 
+def _stays_closed(session: Session, event: Event, following: str) -> str | None:
+    """Check 15, before the event is folded."""
+    if session.closed or (session.closing and event.type == "inbox/queued"):
+        return f"{event.type} at seq {event.seq} comes to a session that is {'closed' if session.closed else 'closing'}"
+    if event.type == "session/closed" and (session.open or session.pending):
+        return f"the session is closed at seq {event.seq} with {session.pending} messages left"
+    return None
+
+
+def _respects_hold(session: Session, event: Event, following: str) -> str | None:
+    """Check 16, before the event is folded."""
+    claims = event.type == "inbox/claimed" and session.hold
+    return f"{event.data['messageIds']} is claimed at seq {event.seq} behind a hold" if claims else None
+
+
+def _in_time(session: Session, event: Event, following: str) -> str | None:
+    """Check 17, before the event is folded."""
+    if event.type not in ("inbox/due", "inbox/expired"):
+        return None
+    message = session.messages[event.data["messageId"]]
+    time = message.expires_at if event.type == "inbox/expired" else None if message.due else message.not_before
+    fits = message.state is MessageState.QUEUED and time is not None and time <= event.time
+    return None if fits else f"{event.type} of message {message.message_id} stands at seq {event.seq} out of time"
+
+
+def _dead_before(session: Session, event: Event, following: str) -> str | None:
+    """Check 18, before the event is folded."""
+    if event.type != "inbox/queued":
+        return None
+    before = session.messages.get(event.data["messageId"])
+    dead = before is not None and before.state is MessageState.DEAD
+    was = "was dead" if dead else "was not dead"
+    fits = dead is bool(event.data.get("redrive"))
+    return None if fits else f"message {event.data['messageId']} is queued at seq {event.seq} and {was}"
+
+
+def _leaves_nothing(session: Session, event: Event, following: str) -> str | None:
+    """Check 19, before the event is folded."""
+    left = session.claimed if event.type == "turn/end" else []
+    return f"turn {session.turn} ends at seq {event.seq} with {left} claimed" if left else None
+
+
 def _conserves(session: Session, event: Event, following: str) -> str | None:
     """Check 10."""
     return f"conservation is {session.conservation} at seq {event.seq}" if session.conservation else None
@@ -277,12 +323,15 @@ def _rests(session: Session, event: Event, following: str) -> str | None:
 
 
 Look = Callable[[Session, Event, str], str | None]
-BEFORE: tuple[Look, ...] = (_next_in_lanes, _no_steer_left, _counts_on, _pauses)
+BEFORE: tuple[Look, ...] = (
+    *(_next_in_lanes, _no_steer_left, _counts_on, _pauses),
+    *(_stays_closed, _respects_hold, _in_time, _dead_before, _leaves_nothing),
+)
 AFTER: tuple[Look, ...] = (_conserves, _wakes, _rests)
 
 
 def folded(events: Sequence[Event]) -> Iterator[str]:
-    """Checks 9, 10, 12, 13, 14: fold step by step and look at the session before and after each event."""
+    """Checks 9, 10, 12 to 19: fold step by step and look at the session before and after each event."""
     session = Session("ledger")
     types = [event.type for event in events]
     for event, following in zip(events, [*types[1:], ""], strict=False):

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from mailslot_core import invariants
+from mailslot_core import inbox, invariants, turn
 from mailslot_core.session import Event
+from mailslot_core.turn import Then
 from tests.conformance.dialogue import BIRTH, message
 from tests.unit.core.agent import NOW_MS, Agent
 
@@ -36,8 +37,31 @@ def sound() -> list[Event]:
     return agent.events
 
 
+def ended() -> list[Event]:
+    """A life with times, a hold, a death, another life, and an end: A is aborted, B was delayed, E expires, H dies."""
+    agent = Agent(born=BIRTH)
+    agent.prompt("B", notBefore=NOW_MS + 10)
+    agent.prompt("A")
+    agent.take()
+    agent.prompt("H")
+    agent.inject("E", expiresAt=NOW_MS + 20)
+    agent.cancel("hold")
+    agent.settle()
+    agent.sweep(after_ms=25)
+    agent.do(inbox.release)
+    agent.take()
+    agent.recover()
+    agent.give_up()
+    agent.do(lambda act: turn.proceed(act, Then.TAKE))
+    agent.redrive("H")
+    agent.close()
+    agent.settle()
+    return agent.events
+
+
 def test_a_sound_ledger_breaks_nothing() -> None:
     assert invariants.violations(sound()) == []
+    assert invariants.violations(ended()) == []
     assert invariants.violations([]) == []
 
 
@@ -162,12 +186,50 @@ BREAKS: dict[str, list[tuple[Damage, str]]] = {
         (dropped("goal/change", 1), "its goal goes on"),
     ],
 }
-CASES = [(check, damage, said) for check, breaks in BREAKS.items() for damage, said in breaks]
+ENDED_BREAKS: dict[str, list[tuple[Damage, str]]] = {
+    "15 closed": [
+        (inserted("session/closed", "inbox/queued", dict(message("N").data)), "comes to a session that is closed"),
+        (inserted("session/closed", "inbox/held", {"cause": "cancel"}), "comes to a session that is closed"),
+        (inserted("cancel/requested", "inbox/queued", dict(message("N", "inject").data), 1), "that is closing"),
+        (moved("session/closed", -1), "comes to a session that is closed"),
+        (moved("session/closed", -3), "with 1 messages left"),
+    ],
+    "16 holds": [
+        (moved("inbox/held", -4), "['A'] is claimed"),
+        (dropped("inbox/released"), "['H'] is claimed"),
+    ],
+    "17 times": [
+        (changed("inbox/queued", notBefore=NOW_MS + 26), "inbox/due of message B"),
+        (changed("inbox/queued", 3, expiresAt=NOW_MS + 26), "inbox/expired of message E"),
+        (changed("inbox/due", messageId="H"), "inbox/due of message H"),
+        (repeated("inbox/due"), "inbox/due of message B"),
+        (changed("inbox/due", messageId="A"), "inbox/due of message A"),
+    ],
+    "18 lives": [
+        (changed("inbox/queued", 4, redrive=False), "and was dead"),
+        (changed("inbox/queued", redrive=True), "and was not dead"),
+        (
+            lambda events: changed("inbox/queued", 4, messageId="A")(
+                changed("inbox/cancelled", 1, messageId="A")(events)
+            ),
+            "message A is queued at seq 25 and was not dead",
+        ),
+    ],
+    "19 leftovers": [
+        (dropped("inbox/cancelled"), "ends at seq 11 with ['A'] claimed"),
+    ],
+}
+CASES = [
+    pytest.param(ledger, damage, said, id=f"{check}: {said}")
+    for ledger, all_breaks in ((sound, BREAKS), (ended, ENDED_BREAKS))
+    for check, breaks in all_breaks.items()
+    for damage, said in breaks
+]
 
 
-@pytest.mark.parametrize(("check", "damage", "said"), CASES, ids=[f"{check}: {said}" for check, _, said in CASES])
-def test_a_broken_ledger_is_found(check: str, damage: Damage, said: str) -> None:
-    found = invariants.violations(damage(sound()))
+@pytest.mark.parametrize(("ledger", "damage", "said"), CASES)
+def test_a_broken_ledger_is_found(ledger: Callable[[], list[Event]], damage: Damage, said: str) -> None:
+    found = invariants.violations(damage(ledger()))
     assert any(said in sentence for sentence in found), found
 
 
