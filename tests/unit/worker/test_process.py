@@ -221,27 +221,43 @@ async def test_what_a_function_started_ends_with_it(folder: Path) -> None:
     await gone(*await pids(noted))
 
 
+# On the loop that services run on (`boot`).
 PROGRAM = """
-import asyncio, sys
+import asyncio, sys, uvloop
 from pathlib import Path
 from mailslot_services.agent_worker.tools import load_tools
-[made] = load_tools(["own_stuck_tools:stuck_for_long"], Path(sys.argv[1])).values()
-asyncio.run(made.run({"where": sys.argv[2]}, ""))
+name, folder, *arguments = sys.argv[1:]
+[made] = load_tools([name], Path(folder)).values()
+with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    print(runner.run(made.run({"where": where for where in arguments}, "")))
 """
+
+
+async def worker_that_calls(name: str, folder: Path, *arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, name, str(folder), *arguments, stdout=asyncio.subprocess.PIPE
+    )
+
+
+async def test_a_call_comes_to_its_result_on_the_loop_of_a_service(folder: Path) -> None:
+    worker = await worker_that_calls("own_process_tools:Box.inside", folder)
+    said, _ = await worker.communicate()
+    assert (worker.returncode, said) == (0, b"found\n")
 
 
 async def test_a_worker_that_is_killed_takes_the_call_with_it(folder: Path) -> None:
     """The kernel sees to it: neither of the two can do anything any more."""
     noted = folder / "pids"
-    worker = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, str(folder), str(noted))
-    called, _ = await pids(noted)
-    assert runs(called)
-    worker.kill()
-    await worker.wait()
-    await gone(called)
-    for left in await pids(noted):  # the kernel knows nothing of what the function itself started
-        if runs(left):
-            os.kill(left, signal.SIGKILL)
+    worker = await worker_that_calls("own_stuck_tools:stuck_for_long", folder, str(noted))
+    called, helper = await pids(noted)
+    try:
+        assert runs(called)
+        worker.kill()
+        await worker.wait()
+        await gone(called)
+    finally:
+        if runs(helper):  # the kernel knows nothing of what the function itself started
+            os.kill(helper, signal.SIGKILL)
 
 
 async def test_more_calls_than_there_may_be_processes_are_told_so(
