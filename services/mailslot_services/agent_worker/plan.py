@@ -19,15 +19,11 @@ from mailslot_contracts.problems import ContractError
 from mailslot_core.agent import Answer, Effect, Finish, ToolCall, Usage
 from mailslot_core.session import Data, Phase
 from mailslot_core.store import Claimed
-from mailslot_core.turn import Draft
+from mailslot_core.turn import NO_RESULT, Draft
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024  # of text in one answer: it must fit into one event with its calls
 RETRY_BASE_MS = 500
 RETRY_CAP_MS = 30_000
-
-# Results that the loop gives instead of a tool (semantics R3, C4).
-OUTCOME_UNKNOWN = {"code": "TOOL_OUTCOME_UNKNOWN", "message": "the call was started and its outcome is not known"}
-NOT_DISPATCHED = {"code": "ABORTED_BEFORE_DISPATCH", "message": "the turn was aborted before the call was started"}
 
 
 class Move(IntEnum):
@@ -154,8 +150,7 @@ def abort_step(turn: int, step: int, phase: Phase, calls: Mapping[str, str], see
         data = {"turn": turn, "step": step, "content": text_blocks(seen.text), "model": seen.model, "interrupted": True}
         drafts.append(Draft("assistant/message", data))
     for call_id, state in calls.items():
-        error = NOT_DISPATCHED if state == "asked" else OUTCOME_UNKNOWN
-        drafts.append(result(turn, step, call_id, "", error))
+        drafts.append(result(turn, step, call_id, "", NO_RESULT[state]))
     if phase is not Phase.BOUNDARY:
         drafts.append(Draft("step/end", {"turn": turn, "step": step}))
     return drafts

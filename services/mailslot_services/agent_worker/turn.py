@@ -37,7 +37,7 @@ from mailslot_core.errors import CoreError, OutcomeUnknown, StoreUnavailable
 from mailslot_core.session import Phase
 from mailslot_core.store import Claimed, Grant, Settled, Store
 from mailslot_core.task import end
-from mailslot_core.turn import Draft, End, Outcome, Then
+from mailslot_core.turn import NO_RESULT, Draft, End, Outcome, Then
 from mailslot_services.agent_worker import batch, plan
 from mailslot_services.agent_worker.agents import LIMITS, Agent
 from mailslot_services.agent_worker.batch import HookFailed, Occasion, Standing, Verdict
@@ -429,7 +429,7 @@ class Turn:
         return plan.result(view.turn, view.step, call.call_id, content, error)
 
     def _unknown(self, call: ToolCall) -> Draft:
-        return plan.result(self._view.turn, self._view.step, call.call_id, "", plan.OUTCOME_UNKNOWN)
+        return plan.result(self._view.turn, self._view.step, call.call_id, "", NO_RESULT["started"])
 
     # -- committing -------------------------------------------------------------------------------------------
 
