@@ -16,10 +16,13 @@ from typing import Any, Final
 
 import pytest
 import redis
+from redis.asyncio import Redis
 
 from mailslot_contracts.codec import decode
+from mailslot_core.redis import keys
+from mailslot_core.settings import StoreSettings
 from mailslot_services.embedded import EmbeddedServer, running_url
-from mailslot_services.verify.database import MARK
+from mailslot_services.verify.database import borrowed
 from tests.servers import Server, running
 from tests.waiting import wait_until
 
@@ -147,11 +150,29 @@ def test_the_users_database_stays_as_it_is_and_the_borrowed_one_is_emptied(own_s
 
 async def test_what_somebody_else_puts_into_the_borrowed_database_stays(own_server: Server) -> None:
     with verifying("--redis-url", own_server.url, "--load", "1s", *SMALL) as process, at(own_server, 15) as look:
-        await wait_until(lambda: look.exists(MARK), RUN_S_MAX, "the database to be borrowed")
+        await wait_until(lambda: look.exists(keys.CONFIG), RUN_S_MAX, "the database to be borrowed")
         look.set("precious", "somebody's")
         process.communicate(timeout=RUN_S_MAX)
         assert process.returncode == 0
         assert list(look.scan_iter()) == [b"precious"]
+
+
+async def test_a_database_that_somebody_takes_at_the_same_moment_is_left_as_it_is(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He writes between our look and our mark; the next database is taken, and no mark of ours is left in his."""
+    plain = Redis.set
+
+    async def late(self: Redis, *words: Any, **options: Any) -> Any:
+        with at(own_server, 15) as his:
+            his.set("precious", "somebody's")
+        return await plain(self, *words, **options)
+
+    monkeypatch.setattr(Redis, "set", late)
+    settings = StoreSettings(redis_url=own_server.url)
+    async with borrowed(settings, None, "n", keep=False) as database:
+        assert database.number == 14
+    assert {number: list(contents(own_server, number)) for number in (14, 15)} == {14: [], 15: [b"precious"]}
 
 
 def test_what_is_kept_can_be_looked_at_and_is_not_taken_for_empty(own_server: Server) -> None:

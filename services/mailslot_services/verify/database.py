@@ -115,9 +115,12 @@ async def _take_if_empty(settings: StoreSettings, number: int, name: str) -> str
             if size:
                 left = ", left by a verification that was kept or killed" if await client.exists(MARK) else ""
                 return f"database {number} is not empty ({size} keys{left}): give another --database"
-            if not await client.set(MARK, name, nx=True) or await client.dbsize() != 1:
-                return f"database {number} was taken by somebody else just now: try again"
-            return None
+            marked = await client.set(MARK, name, nx=True)
+            if marked and await client.dbsize() == 1:
+                return None
+            if marked:
+                await client.delete(MARK)
+            return f"database {number} was taken by somebody else just now: try again"
     except StoreUnavailable as error:
         if isinstance(error.__cause__, ResponseError):
             return f"the server has no database {number}: {error.__cause__}"
