@@ -256,7 +256,7 @@ async def test_a_letter_of_a_turn_that_had_admitted_all_holds_nothing_to_redrive
     await crash(world, slot)
     assert await slot.acquire("s") is None
     (letter,) = await letters(store)
-    assert letter.messages == ()
+    assert letter.messages == (DeadMessage("A", MessageState.ADMITTED),)
     assert await refusal(store.redrive(letter.letter_id)) == "not-dead"
 
 
@@ -342,6 +342,28 @@ async def test_letters_come_in_pages_oldest_first_over_all_partitions(world: Wor
         assert len(page) <= limit
         paged += [letter.letter_id for letter in page]
         after = paged[-1]
+    assert paged == kept
+
+
+@ONE_CRASH
+@pytest.mark.parametrize("limit", [1, 2, 3])
+async def test_letters_of_one_moment_come_in_pages_without_gaps(world: World, limit: int) -> None:
+    """Several in each partition, at one time of the clock: the partition is part of a letter's name."""
+    store = world.store
+    names = [f"s{number}" for number in range(8)]
+    slots = [Slot(store, f"worker-{name}/0") for name in names]
+    for name, slot in zip(names, slots, strict=True):
+        await prompt(store, name, "A")
+        await slot.acquire(name)
+    await crash(world, *slots)
+    for partition in range(store.partitions):
+        assert await store.acquire(partition, "worker-9/0", 1, LEASE_MS) is None
+    kept = [letter.letter_id for letter in await letters(store)]
+    assert len(set(kept)) == len(names)
+    assert {LetterId.read(name)[::2] for name in kept} == {(world.now_ms(), 0), (world.now_ms(), 1)}
+    paged = list[str]()
+    while page := await store.dead(after=paged[-1] if paged else "", limit=limit):
+        paged += [letter.letter_id for letter in page]
     assert paged == kept
 
 

@@ -219,6 +219,16 @@ async def test_a_message_may_expire_before_it_is_due_or_after(world: World) -> N
     assert (await history(store, "s")).endswith("due[B] R expired[A] expired[B] I")
 
 
+async def test_a_message_that_expires_before_its_time_comes_is_never_due(world: World) -> None:
+    store, now = world.store, world.now_ms()
+    await say(store, "s", "A", not_before=now + HOUR_MS, expires_at=now + 10)
+    await world.pass_ms(10)
+    assert await sweep(store) == Swept(expired=1)
+    await world.pass_ms(HOUR_MS)
+    assert await sweep(store) == Swept()
+    assert await history(store, "s") == "q[A, notBefore] expired[A]"
+
+
 async def test_what_a_move_made_due_may_still_expire(world: World) -> None:
     store, now = world.store, world.now_ms()
     await say(store, "s", "A", not_before=now + 10, expires_at=now + 20)
