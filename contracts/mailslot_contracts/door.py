@@ -138,5 +138,8 @@ Ordinal = Annotated[int, Field(ge=1, le=INT_MAX)]
 Count = Annotated[int, Field(ge=0, le=INT_MAX)]
 """How many."""
 
-UnixMs = Annotated[int, Field(ge=0, le=INT_MAX)]
+TIME_MS_MAX = 2**53 - 1
+"""Latest time: the greatest integer that every reader of JSON, and the store's functions, know exactly."""
+
+UnixMs = Annotated[int, Field(ge=0, le=TIME_MS_MAX)]
 """A time of the store's clock in ms since 1970."""

@@ -105,7 +105,7 @@ class DeadLetter(Answer):
     time: UnixMs
     """When it was given up, in ms by the store's clock."""
     messages: Annotated[tuple[DeadMessage, ...], Strict(strict=False)]
-    """What it had claimed and not admitted: none when everything was admitted, and then nothing is to be redriven."""
+    """All that it had claimed, and what became of each: those that it had not admitted are dead and can be redriven."""
 
 
 class DeadPage(Answer):

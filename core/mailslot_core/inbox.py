@@ -148,15 +148,29 @@ def move(act: Act, message_id: str) -> None:
     activity.release(act, "move")
 
 
+def expire(act: Act, *lanes: Lane) -> None:
+    """What would be claimed now from these lanes and is over expires instead (M11): the sweep may be late."""
+    for lane in lanes:
+        for message in act.session.lane(lane):
+            if message.expires_at is not None and message.expires_at <= act.now:
+                _expired(act, message)
+            elif lane is Lane.NEXT_TURN and not message.is_goal:
+                break  # one follow-up is claimed
+
+
+def _expired(act: Act, message: Message) -> None:
+    act.append("inbox/expired", {"messageId": message.message_id})
+    if message.is_goal:
+        goal.pause(act, "expired")
+
+
 def sweep(act: Act) -> None:
     """Append what time alone has changed, in the order of its times: messages that became due, or expired (M11)."""
     waiting = act.session.waiting.values()
     rung = [(message.alarm, message) for message in waiting if message.alarm is not None and message.alarm <= act.now]
     for _, message in sorted(rung, key=lambda found: (found[0], found[1].queued_seq)):
         if message.expires_at is not None and message.expires_at <= act.now:
-            act.append("inbox/expired", {"messageId": message.message_id})
-            if message.is_goal:
-                goal.pause(act, "expired")
+            _expired(act, message)
         else:
             act.append("inbox/due", {"messageId": message.message_id})
             activity.wake(act)  # right after the message that wakes (S2)

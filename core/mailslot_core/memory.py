@@ -63,6 +63,7 @@ from mailslot_core.store import (
     Settled,
     Swept,
     Waiting,
+    letter_named,
 )
 from mailslot_core.turn import Cancelled, Draft, End, Outcome, Then
 
@@ -220,7 +221,7 @@ class MemoryStore:
 
     async def redrive(self, letter_id: str) -> tuple[Receipt, ...]:
         """See `Store.redrive`."""
-        wanted = str(LetterId.read(letter_id))
+        wanted = str(letter_named(letter_id))
         letter = next((found for part in self._parts for found in part.letters if found.letter_id == wanted), None)
         if letter is None or letter.session_id not in self._kept:
             raise Refused("not-found", f"there is no dead letter {letter_id}")
@@ -280,6 +281,8 @@ class MemoryStore:
             session = kept.session
             if kept.owner is None and turns.spent(session, kept.back, self._crashes_max):
                 self._give_up(kept)
+            if kept.owner is None and not session.open:
+                self._expire(kept)
             if kept.owner is not None or not (session.open or activity.waking(session)):
                 continue
             kept.epoch += 1
@@ -296,10 +299,20 @@ class MemoryStore:
             return self._grant(kept)
         return None
 
+    def _expire(self, kept: _Kept) -> None:
+        """What a turn would claim now and is over expires; the agent rests if that was all (semantics M11, S6)."""
+        act = self._act(kept)
+        if activity.waking(kept.session):
+            inbox.expire(act, Lane.NEXT_STEP, Lane.NEXT_TURN)
+            activity.rest(act)
+        self._done(kept, act)
+        self._parts[self.partition(kept.session.session_id)].ready.pop(kept.session.session_id, None)
+
     def _give_up(self, kept: _Kept) -> None:
         """End a turn that crashed too often, keep a dead letter, and go on or rest (semantics R5)."""
         session, act = kept.session, self._act(kept)
-        turn, attempts, claimed = session.turn, session.attempt, list(session.claimed)
+        turn, attempts = session.turn, session.attempt
+        claimed = [name for seq in session.claims for name in kept.ledger[seq - 1].data["messageIds"]]
         died = turns.give_up(act)
         activity.rest(act)
         self._done(kept, act)
@@ -311,7 +324,7 @@ class MemoryStore:
         partition, now = self.partition(session_id), self._clock.now_ms()
         letters = self._parts[partition].letters
         number = sum(letter.time == now for letter in letters)
-        names = tuple(DeadMessage(message_id, MessageState.DEAD) for message_id in claimed)
+        names = tuple(DeadMessage(message_id, None) for message_id in claimed)
         letter_id = LetterId(now, number, partition)
         letters.append(DeadLetter(str(letter_id), session_id, turn, "interrupted", attempts, now, names))
 
@@ -418,11 +431,12 @@ class MemoryStore:
         return Swept(lapsed, repaired, forgotten, due, expired, len(erased))
 
     def _forget_letters(self, part: _Partition, kept_until: int) -> None:
-        part.letters = [
-            letter
-            for letter in part.letters
-            if letter.time > kept_until or any(state is MessageState.DEAD for _, state in self._states(letter).messages)
-        ]
+        part.letters = [letter for letter in part.letters if letter.time > kept_until or self._redrivable(letter)]
+
+    def _redrivable(self, letter: DeadLetter) -> bool:
+        kept = self._kept.get(letter.session_id)
+        dead = any(state is MessageState.DEAD for _, state in self._states(letter).messages)
+        return dead and kept is not None and not kept.session.closed
 
     def _forget(self, kept: _Kept, settled_until: int) -> int:
         old = [message_id for message_id, settled in kept.settled_at.items() if settled <= settled_until]

@@ -129,6 +129,7 @@ class Session:
     waiting: dict[str, Message] = field(default_factory=dict)  # those that are queued
     waiting_bytes: int = 0  # what their bodies take
     claimed: list[str] = field(default_factory=list)  # claimed and not settled, in the order they enter
+    claims: list[int] = field(default_factory=list)  # seqs of what the last turn claimed (semantics R5)
     turn: int = 0
     step: int = 0
     phase: Phase = Phase.CLOSED
@@ -231,6 +232,7 @@ def _leave_queue(session: Session, message: Message) -> None:
 
 
 def _claimed(session: Session, event: Event) -> None:
+    session.claims.append(event.seq)
     for message_id in event.data["messageIds"]:
         message = session.messages[message_id]
         message.state = MessageState.CLAIMED
@@ -305,7 +307,7 @@ def _status(session: Session, event: Event) -> None:
 
 def _turn_start(session: Session, event: Event) -> None:
     session.turn, session.step, session.phase = event.data["turn"], 0, Phase.BOUNDARY
-    session.attempt, session.cancel = 1, None
+    session.attempt, session.cancel, session.claims = 1, None, []
 
 
 def _turn_recovered(session: Session, event: Event) -> None:
@@ -420,6 +422,7 @@ def indexes(session: Session) -> dict[str, Any]:
         "calls": dict(session.calls),
         "cancel": session.cancel,
         "claimed": list(session.claimed),
+        "claims": list(session.claims),
         "closed": session.closed,
         "closing": session.closing,
         "goal": session.goal,

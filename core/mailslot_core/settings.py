@@ -33,7 +33,10 @@ class StoreSettings(BaseSettings):
     )
     call_timeout_ms: int = Field(5_000, ge=100, le=60_000, description="how long one store call may take, ms")
     pending_max: int = Field(
-        10_000, ge=1, le=1_000_000, description="queued messages of one session before 429 queue-full"
+        10_000,
+        ge=1,
+        le=25_000,  # one cancel clears them all in one act, which takes the server some 0.1 ms each
+        description="queued messages of one session before 429 queue-full",
     )
     pending_bytes_max: int = Field(64 * 1024 * 1024, ge=2 * 1024 * 1024, description="bytes of their bodies, likewise")
     crashes_max: int = Field(

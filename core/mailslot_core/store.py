@@ -181,6 +181,14 @@ class LetterId(NamedTuple):
         return cls(*_numbers(text, 3))
 
 
+def letter_named(text: str) -> LetterId:
+    """The id of a dead letter that somebody wants. Refused: `not-found`, for what cannot be an id too."""
+    try:
+        return LetterId.read(text)
+    except Refused:
+        raise Refused("not-found", f"there is no dead letter {text}") from None
+
+
 def _numbers(text: str, count: int) -> list[int]:
     parts = text.split("-")
     if len(parts) != count or not all(part.isascii() and part.isdigit() and len(part) <= DIGITS_MAX for part in parts):
@@ -215,7 +223,8 @@ class DeadMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A turn that was given up, and the messages that died with it (semantics R5). `time` is the store's, in ms."""
+    """A turn that was given up, and all messages that it had claimed: those that it had not admitted are dead
+    (semantics R5). `time` is the store's, in ms."""
 
     letter_id: str
     session_id: str
@@ -407,7 +416,7 @@ class Store(Protocol):
     async def sweep(self, partition: int, *, forget_after_ms: int) -> Swept:
         """Lapsed leases are taken away and their sessions ready again; each running session is leased or ready (R1).
         What became due or expired says so (M11). Message records settled longer ago than `forget_after_ms` are dropped
-        (M3), but for those of dead messages; so are dead letters as old of which nothing is dead any more."""
+        (M3), but for those of dead messages; so are dead letters as old of which nothing can be redriven any more."""
         ...
 
     # -- goals ------------------------------------------------------------------------------------------------

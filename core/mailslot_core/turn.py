@@ -115,6 +115,9 @@ def take(act: Act) -> bool:
     session = act.session
     if session.open or not activity.waking(session):
         return False
+    inbox.expire(act, Lane.NEXT_STEP, Lane.NEXT_TURN)
+    if not activity.waking(session):
+        return False
     batch = [message.message_id for message in session.lane(Lane.NEXT_STEP)]
     batch += _followup(act)
     act.append("turn/start", {"turn": session.turn + 1})
@@ -127,8 +130,11 @@ def take_step(act: Act) -> bool:
     session = act.session
     if session.phase is not Phase.BOUNDARY:
         raise Refused("grammar", f"turn {session.turn} is not at a step boundary")
+    if session.hold or session.cancel:
+        return False
+    inbox.expire(act, Lane.NEXT_STEP)
     batch = [message.message_id for message in session.lane(Lane.NEXT_STEP)]
-    if session.hold or session.cancel or not batch:
+    if not batch:
         return False
     _claim(act, batch, step=session.step + 1)
     return True
@@ -253,9 +259,11 @@ def settle(act: Act, drafts: Sequence[Draft], end: End, *, then: Then = Then.TAK
     if session.cancel is None and LEFTOVER[end.kind] is None and view.claimed:
         raise Refused("grammar", f"turn {session.turn} cannot end as {end.kind}: it has messages it did not admit")
     _append(act, drafts)
-    if session.cancel is None and end.kind in COULD_COMPLETE and not session.hold and activity.steers(session):
-        take_step(act)
-        return Outcome.CONTINUE
+    if session.cancel is None and end.kind in COULD_COMPLETE and not session.hold:
+        inbox.expire(act, Lane.NEXT_STEP)
+        if activity.steers(session):
+            take_step(act)
+            return Outcome.CONTINUE
     close(act, end)
     return proceed(act, then)
 
@@ -306,6 +314,16 @@ class Cancelled:
     still_queued: tuple[str, ...]
 
 
+# Whether a cancel that says this of the queue changes anything there (semantics C1, C2).
+QUEUE_CHANGES: dict[str, Callable[[Session], bool]] = {
+    "keep": lambda _session: False,
+    "clear": lambda session: bool(session.waiting),
+    "hold": lambda session: (
+        session.hold is None and (session.open or any(message.wake for message in session.waiting.values()))
+    ),
+}
+
+
 def cancel(act: Act, *, cause: str, queue: str = "keep", turn: int | None = None) -> Cancelled:
     """Record a cancel of the open turn, and do to the queue what it says (semantics C1-C3)."""
     session = act.session
@@ -313,9 +331,10 @@ def cancel(act: Act, *, cause: str, queue: str = "keep", turn: int | None = None
         raise Refused("not-open", f"cannot cancel turn {turn} of session {session.session_id}: it is not open")
     pauses = cause == "user" and session.goal is not None and session.goal["phase"] == goal.ACTIVE
     queued = activity.queued_messages(session)
-    if session.open or pauses or (queue != "keep" and queued):
+    changes = QUEUE_CHANGES[queue](session)
+    if session.open or pauses or changes:
         target = session.turn if session.open else None
-        if session.cancel is None or queue != "keep" or pauses:
+        if session.cancel is None or changes or pauses:
             data: dict[str, Any] = {"cause": cause, "queue": queue}
             act.append("cancel/requested", {**data, "turn": target} if target else data)
         _to_queue(act, queue)

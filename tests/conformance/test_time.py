@@ -356,3 +356,62 @@ async def test_time_that_passes_by_itself_does_the_same(redis: RedisWorld) -> No
     await redis.pass_ms(301)
     assert await sweep(store) == Swept(due=1, expired=1)
     assert (await history(store, "s")).endswith("due[A] R expired[C]")
+
+
+# -- at the moment of the claim -----------------------------------------------------------------------------------
+
+
+async def test_what_is_over_is_not_claimed_although_no_sweep_came(world: World, slot: Slot) -> None:
+    """A worker that comes back after an outage finds messages that nobody wants any more (M11)."""
+    store, now = world.store, world.now_ms()
+    await say(store, "s", "steer", "steer", expires_at=now + 10)
+    await say(store, "s", "A", expires_at=now + 10)
+    await say(store, "s", "B", expires_at=now + HOUR_MS)
+    await world.pass_ms(20)
+    await slot.acquire("s")
+    assert [claimed.message_id for claimed in slot.grant.batch] == ["B"]
+    told = await history(store, "s")
+    assert told.endswith("q[B] expired[steer] expired[A] T1 c[B]")
+
+
+async def test_an_agent_rests_when_all_it_would_claim_is_over(world: World, slot: Slot) -> None:
+    store, now = world.store, world.now_ms()
+    await say(store, "s", "A", expires_at=now + 10)
+    await inject(store, "s", "context")
+    await world.pass_ms(20)
+    assert await slot.acquire("s") is None
+    assert (await history(store, "s")).endswith("qs[context] expired[A] I")
+    assert invariants.violations(await ledger(store, "s")) == []
+
+
+async def test_a_steer_that_is_over_does_not_prolong_a_turn(world: World, slot: Slot) -> None:
+    store = world.store
+    await prompt(store, "s", "A")
+    await slot.acquire("s")
+    await say(store, "s", "S", "steer", expires_at=world.now_ms() + 10)
+    await world.pass_ms(20)
+    assert (await slot.echo()).outcome is Outcome.IDLE
+    assert (await history(store, "s")).endswith("expired[S] t1(completed) I")
+
+
+async def test_a_steer_that_is_over_is_not_claimed_at_a_step_boundary(world: World, slot: Slot) -> None:
+    store = world.store
+    await prompt(store, "s", "A")
+    await slot.acquire("s")
+    await say(store, "s", "S", "steer", expires_at=world.now_ms() + 10)
+    await steer(store, "s", "T")
+    await world.pass_ms(20)
+    await slot.commit(*slot.begin(), slot.says("hello"), slot.end(), take=True)
+    assert [claimed.message_id for claimed in slot.grant.batch] == ["T"]
+
+
+async def test_a_follow_up_that_is_over_pushes_no_round_aside(world: World, slot: Slot) -> None:
+    """People come first (G3), but not those who are gone."""
+    store = world.store
+    await set_goal(store, "s")
+    assert await store.goal_advance("s", await next_round(store, "s"))
+    await say(store, "s", "A", expires_at=world.now_ms() + 10)
+    await world.pass_ms(20)
+    await slot.acquire("s")
+    (claimed,) = slot.grant.batch
+    assert claimed.data["source"]["kind"] == "goal"

@@ -21,6 +21,7 @@ local BELL_MAX = 64          -- rings kept; a worker that finds more work rings 
 local IDLE_NOTICES_MAX = 10000
 local STALE_MAX = 128        -- stale ready entries dropped in one acquire, which bounds its time
 local SWEEP_MAX = 200        -- sessions looked at in one sweep call, likewise
+local LETTERS_MAX = 20       -- dead letters looked at in one sweep call, likewise
 local ERASE_MAX = 2000       -- message records dropped in one erase call, likewise
 local SLOT_MS = 600000       -- how long a slot's last answer can be asked for again
 
@@ -36,10 +37,10 @@ local FIELDS = { 'seq', 'time', 'status', 'idleSeq', 'epoch', 'owner', 'lease', 
   'turn', 'step', 'phase', 'attempt', 'claimed', 'calls', 'cancel', 'hold', 'goal', 'goalMessage', 'queued', 'admitted',
   'rejected', 'cancelled', 'expired', 'dead', 'followups', 'steers', 'injects', 'inputTokens', 'outputTokens', 'cost',
   'agent', 'onFailure', 'closed', 'created', 'outcome', 'goalRevision', 'retryAt', 'waitingBytes', 'closing', 'delayed',
-  'born' }
+  'born', 'expiring', 'claims', 'letters' }
 local PLACE = {} -- where each stands there
 for i = 1, #FIELDS do PLACE[FIELDS[i]] = i end
-local PACKED = { claimed = true, calls = true, goal = true }
+local PACKED = { claimed = true, calls = true, goal = true, claims = true }
 
 local function partition_keys(keys, at)
   return { ready = keys[at], active = keys[at + 1], bell = keys[at + 2], leases = keys[at + 3], forget = keys[at + 4],
@@ -74,13 +75,27 @@ local function state(raw)
     onFailure = raw[35] or 'continue', closed = raw[36] or '', created = raw[37] or '', outcome = raw[38] or '',
     goalRevision = num(raw[39] or 0), retryAt = num(raw[40] or 0), waitingBytes = num(raw[41] or 0),
     closing = raw[42] or '', delayed = num(raw[43] or 0), born = num(raw[44] or 0),
+    expiring = num(raw[45] or 0), claims = unpacked(raw[46], {}), letters = num(raw[47] or 0),
   }
+end
+
+-- A message's record (see below), false when there is none. It is read once an act.
+local function message(a, mid)
+  local record = a.messages[mid]
+  if record == nil then
+    local raw = redis.call('HGET', a.k.messages, mid)
+    record = raw and cmsgpack.unpack(raw) or false
+    a.messages[mid] = record
+  end
+  return record
 end
 
 local function open_at(sid, k, p)
   local raw = redis.call('HMGET', k.state, unpack(FIELDS))
   local s = state(raw)
-  return { sid = sid, k = k, p = p, s = s, raw = raw, now = now_ms(), changed = {}, messages = {}, seen = {}, gone = {} }
+  local a = { sid = sid, k = k, p = p, s = s, raw = raw, now = now_ms(), changed = {}, messages = {}, seen = {}, gone = {} }
+  if s.goalMessage ~= '' then message(a, s.goalMessage) end -- whatever changes the goal cancels it
+  return a
 end
 
 local function open(keys, argv)
@@ -99,14 +114,20 @@ end
 
 local function open_found(prefix, sid, p) return open_at(sid, touched(prefix, sid), p) end
 
--- The session, or nil when what is kept of it cannot be read: one damaged session must not stop its whole partition. An
--- error of a Cluster whose slot is moving is no damage.
-local function open_sound(prefix, sid, p)
-  local sound, a = pcall(open_found, prefix, sid, p)
-  if sound then return a end
-  local said = tostring(type(a) == 'table' and a.err or a)
-  if string.find(said, 'TRYAGAIN') or string.find(said, 'MOVED') or string.find(said, 'ASK ') then error(a) end
+-- True and what a reading function finds, or false when what is kept cannot be read: one damaged session must not stop its whole
+-- partition. An error of a Cluster whose slot is moving is no damage.
+local function sound(p, read, ...)
+  local readable, found = pcall(read, ...)
+  if readable then return true, found end
+  local said = tostring(type(found) == 'table' and found.err or found)
+  if string.find(said, 'TRYAGAIN') or string.find(said, 'MOVED') or string.find(said, 'ASK ') then error(found) end
   redis.call('HINCRBY', p.counts, 'damaged', 1)
+  return false
+end
+
+local function open_sound(prefix, sid, p)
+  local readable, a = sound(p, open_found, prefix, sid, p)
+  return readable and a or nil
 end
 
 local function set(a, name, value)
@@ -121,14 +142,10 @@ local function add(a, name, n) set(a, name, a.s[name] + n) end
 -- 12 due 0|1 13 notBefore 14 expiresAt (0: none) 15 size of the body in bytes
 -- state: q queued, c claimed, a admitted, r rejected, x cancelled, e expired, d dead; lane: t next-turn, s next-step
 
-local function message(a, mid)
-  local record = a.messages[mid]
-  if record == nil then
-    local raw = redis.call('HGET', a.k.messages, mid)
-    record = raw and cmsgpack.unpack(raw) or false
-    a.messages[mid] = record
-  end
-  return record
+-- The data of one event of the ledger.
+local function event_data(a, seq)
+  local entry = redis.call('XRANGE', a.k.ledger, int(seq) .. '-0', int(seq) .. '-0')
+  return entry[1] and entry[1][2][8] or ''
 end
 
 local function keep(a, mid, record)
@@ -161,6 +178,7 @@ local function alarm_name(a, mid, record) return string.format('%016d', record[4
 local function into_lane(a, mid, record)
   redis.call('ZADD', lane_key(a, record), record[6], mid)
   add(a, lane_counter(record), 1)
+  if record[14] > 0 then add(a, 'expiring', 1) end
   local at = alarm(record)
   if at > 0 then redis.call('ZADD', a.p.due, at, alarm_name(a, mid, record)) end
 end
@@ -168,6 +186,7 @@ end
 local function out_of_lane(a, mid, record)
   redis.call('ZREM', lane_key(a, record), mid)
   add(a, lane_counter(record), -1)
+  if record[14] > 0 then add(a, 'expiring', -1) end
   if record[13] > 0 or record[14] > 0 then redis.call('ZREM', a.p.due, alarm_name(a, mid, record)) end
 end
 
@@ -234,7 +253,7 @@ end
 FOLD['inbox/due'] = becomes_due
 FOLD['inbox/moved'] = becomes_due
 
-FOLD['inbox/claimed'] = function(a, f)
+FOLD['inbox/claimed'] = function(a, f, seq)
   local all = {} -- not `unpack`: it fails at 8,000 values, which is after the first write
   for _, mid in ipairs(claimed(a)) do all[#all + 1] = mid end
   for _, mid in ipairs(f.messageIds) do
@@ -245,6 +264,8 @@ FOLD['inbox/claimed'] = function(a, f)
     all[#all + 1] = mid
   end
   set(a, 'claimed', all)
+  a.s.claims[#a.s.claims + 1] = seq
+  set(a, 'claims', a.s.claims)
 end
 
 local function settled(counter, letter)
@@ -297,6 +318,7 @@ FOLD['turn/start'] = function(a, f)
   set(a, 'attempt', 1)
   set(a, 'cancel', '')
   set(a, 'recovered', '')
+  set(a, 'claims', {})
 end
 
 FOLD['turn/recovered'] = function(a, f)
@@ -429,6 +451,18 @@ local function queued_messages(a)
     for _, mid in ipairs(redis.call('ZRANGE', lane, 0, -1)) do found[#found + 1] = mid end
   end
   return found
+end
+
+-- Read records before the first write, so that a damaged one makes the act fail whole (rule 1).
+local function preload(a, mids)
+  for _, mid in ipairs(mids) do message(a, mid) end
+end
+
+-- Likewise, what the next claim of the session may touch; all it reads is kept by the act.
+local function preload_next(a)
+  preload(a, a.s.claimed)
+  if a.s.steers + a.s.injects > 0 then preload(a, redis.call('ZRANGE', a.k.step, 0, -1)) end
+  if a.s.followups > 0 then preload(a, redis.call('ZRANGE', a.k.turn, 0, a.s.expiring > 0 and -1 or 1)) end
 end
 
 -- Cancel everything that is queued.
@@ -629,9 +663,31 @@ local function followup(a)
   return waiting[1] == goal_message and waiting[2] or waiting[1]
 end
 
+-- A message whose time is over. The twin of inbox._expired.
+local function expired(a, mid)
+  append(a, 'inbox/expired', { messageId = mid })
+  if message(a, mid)[7] ~= '' then pause_goal(a, 'expired') end
+end
+
+-- What would be claimed now from a lane and is over expires instead. The twin of inbox.expire.
+local function expire(a, lane)
+  if a.s.expiring == 0 then return end
+  for _, mid in ipairs(redis.call('ZRANGE', lane, 0, -1)) do
+    local record = message(a, mid)
+    if record[14] > 0 and record[14] <= a.now then
+      expired(a, mid)
+    elseif lane == a.k.turn and record[7] == '' then
+      return -- one follow-up is claimed
+    end
+  end
+end
+
 -- Open a turn and claim its batch; false, and no trace, when there is nothing to claim (semantics T2).
 local function take(a)
   if a.s.phase ~= 'closed' or waking(a) == 0 then return false end
+  expire(a, a.k.step)
+  expire(a, a.k.turn)
+  if waking(a) == 0 then return false end
   local batch = {}
   if a.s.steers + a.s.injects > 0 then batch = redis.call('ZRANGE', a.k.step, 0, -1) end
   if a.s.followups > 0 then batch[#batch + 1] = followup(a) end
@@ -641,7 +697,9 @@ local function take(a)
 end
 
 local function take_step(a)
-  if a.s.hold ~= '' or a.s.cancel ~= '' or a.s.steers + a.s.injects == 0 then return end
+  if a.s.hold ~= '' or a.s.cancel ~= '' then return end
+  expire(a, a.k.step)
+  if a.s.steers + a.s.injects == 0 then return end
   claim(a, redis.call('ZRANGE', a.k.step, 0, -1), a.s.step + 1)
 end
 
@@ -681,7 +739,10 @@ end
 -- Close a turn that crashed too often, keep a dead letter unless a cancel wins, and rest. The twin of turn.give_up.
 local function give_up(a)
   local s = a.s
-  local letter = { sessionId = a.sid, turn = s.turn, reason = 'interrupted', attempts = s.attempt, messages = claimed(a), time = a.now }
+  local letter = { sessionId = a.sid, turn = s.turn, reason = 'interrupted', attempts = s.attempt, messages = {}, time = a.now }
+  for _, seq in ipairs(s.claims) do
+    for _, mid in ipairs(decode(event_data(a, seq)).messageIds) do letter.messages[#letter.messages + 1] = mid end
+  end
   local aborted, calls = s.cancel ~= '', {}
   for id in pairs(s.calls) do calls[#calls + 1] = id end
   table.sort(calls)
@@ -692,8 +753,11 @@ local function give_up(a)
   if s.phase ~= 'boundary' then append(a, 'step/end', { turn = s.turn, step = s.step }) end
   close(a, { kind = 'interrupted', why = 'interrupted', reason = cmsgpack.pack({ kind = 'interrupted' }), usage = '' })
   rest(a)
+  if not aborted then
+    redis.call('XADD', a.p.dead, '*', 'data', encode(letter))
+    add(a, 'letters', 1)
+  end
   finish(a)
-  if not aborted then redis.call('XADD', a.p.dead, '*', 'data', encode(letter)) end
 end
 
 -- == leases ================================================================================================
@@ -730,12 +794,6 @@ local function release(a, back)
   redis.call('ZREM', a.p.leases, a.sid)
 end
 
--- The data of one event of the ledger.
-local function event_data(a, seq)
-  local entry = redis.call('XRANGE', a.k.ledger, int(seq) .. '-0', int(seq) .. '-0')
-  return entry[1] and entry[1][2][8] or ''
-end
-
 -- The session as its owner sees it; each claimed message with its `inbox/queued` data, and its last `inbox/replaced` or ''.
 local function grant(a, reply)
   local s = a.s
@@ -759,14 +817,27 @@ local function touch_next(prefix, p)
   if sid then touched(prefix, sid) end
 end
 
+-- A ready session with everything that leasing it will read, or nil when that cannot be read.
+local function open_next(prefix, sid, p)
+  local a = open_sound(prefix, sid, p)
+  if a and a.s.owner == '' and sound(p, preload_next, a) then return a end
+end
+
 -- Lease the longest-ready session that has something to do, and open or recover its turn; nil when there is none.
 local function lease_next(prefix, p, owner, lease_ms, crashes_max)
   for _ = 1, STALE_MAX do
     local sid = redis.call('ZRANGE', p.ready, 0, 0)[1]
     if not sid then return nil end
-    local a = open_sound(prefix, sid, p)
+    local a = open_next(prefix, sid, p)
     if a and spent(a, crashes_max) then
       give_up(a)
+      a = open_found(prefix, sid, p)
+    end
+    if a and a.s.owner == '' and a.s.phase == 'closed' and a.s.expiring > 0 and waking(a) > 0 then
+      expire(a, a.k.step)
+      expire(a, a.k.turn)
+      rest(a)
+      finish(a)
       a = open_found(prefix, sid, p)
     end
     redis.call('ZREM', p.ready, sid)
@@ -906,6 +977,15 @@ local function tell_owner(a)
   end
 end
 
+-- Something waits that a hold would keep, now or when it is due.
+local function waits(a)
+  if a.s.followups + a.s.steers > 0 then return true end
+  for _, mid in ipairs(redis.call('ZRANGE', a.k.later, 0, -1)) do
+    if message(a, mid)[3] == 1 then return true end
+  end
+  return false
+end
+
 -- cancel: record a cancel of the open turn and tell its owner; keep, hold or clear the queue.
 -- ARGV sid, cause, turn ('' = the open one), queue keep|hold|clear -> ok, outcome, turn, queued messageIds...
 local function cancel(keys, argv)
@@ -918,10 +998,12 @@ local function cancel(keys, argv)
   end
   local pauses = cause == 'user' and s.goal ~= '' and s.goal.phase == 'active'
   local reply = { 'ok', 'nothing_to_cancel', 0 }
-  local queued = s.followups + s.steers + s.injects + s.delayed
-  if opened or pauses or (to_queue ~= 'keep' and queued > 0) then
+  local queued = queued_messages(a)
+  local changes = (to_queue == 'clear' and #queued > 0) or (to_queue == 'hold' and s.hold == '' and (opened or waits(a)))
+  if opened or pauses or changes then
     reply = { 'ok', 'requested', opened and s.turn or 0 }
-    if s.cancel == '' or to_queue ~= 'keep' or pauses then
+    if to_queue == 'clear' then preload(a, queued) end
+    if s.cancel == '' or changes or pauses then
       append(a, 'cancel/requested', { cause = cause, queue = to_queue, turn = opened and s.turn or nil })
     end
     if to_queue == 'clear' then clear(a, 'cancel') end
@@ -1009,6 +1091,7 @@ local function close_session(keys, argv)
   if s.seq == 0 then return refused('not-found', 'there is no session ' .. a.sid) end
   if s.closed == '' and s.closing == '' then
     local opened = s.phase ~= 'closed'
+    preload(a, queued_messages(a))
     if opened then append(a, 'cancel/requested', { cause = 'user', queue = 'clear', turn = s.turn, closing = true }) end
     clear(a, 'closed')
     pause_goal(a, 'closed')
@@ -1178,6 +1261,7 @@ local function commit(keys, argv)
   if argv[5] == '1' and view.phase ~= 'boundary' then
     return refused('grammar', 'turn ' .. int(a.s.turn) .. ' is not at a step boundary')
   end
+  if argv[5] == '1' then preload_next(a) end
   append_drafts(a, drafts)
   if argv[5] == '1' then take_step(a) end
   set(a, 'call', call)
@@ -1214,13 +1298,17 @@ local function settle(keys, argv)
   if a.s.cancel == '' and not LEFTOVER[ending.kind] and next(view.claimed) ~= nil then
     return refused('grammar', 'turn ' .. int(a.s.turn) .. ' cannot end as ' .. ending.kind .. ': it has messages it did not admit')
   end
+  preload_next(a)
   local hand_out = argv[8] == '1'
   if hand_out then touch_next(argv[5], a.p) end
   append_drafts(a, drafts)
   set(a, 'call', call)
-  if a.s.cancel == '' and COULD_COMPLETE[ending.kind] and a.s.hold == '' and a.s.steers > 0 then
-    take_step(a)
-    return kept_on(a, 'continue')
+  if a.s.cancel == '' and COULD_COMPLETE[ending.kind] and a.s.hold == '' then
+    expire(a, a.k.step)
+    if a.s.steers > 0 then
+      take_step(a)
+      return kept_on(a, 'continue')
+    end
   end
   close(a, ending)
   if argv[7] == 'take' and take(a) then return kept_on(a, 'turn') end
@@ -1313,47 +1401,71 @@ local function forget(prefix, p, settled_until)
   return #old
 end
 
--- Messages that became due, and those that expired, in the order of their times; a message's own act is its session's.
--- The twin of inbox.sweep.
+-- Messages that became due, and those that expired, in the order of their times; each session is one act, and its records
+-- are read before it appends. The twin of inbox.sweep.
 local function ripen(prefix, p, now)
   local rung = redis.call('ZRANGEBYSCORE', p.due, '-inf', int(now), 'LIMIT', 0, SWEEP_MAX)
-  local acts, order, due, expired = {}, {}, 0, 0
+  local mids, order, due, over = {}, {}, 0, 0
   for _, entry in ipairs(rung) do
     local sid, mid = string.match(entry, '^%d+%z(.-)%z(.*)$')
-    if acts[sid] == nil then
-      acts[sid] = open_sound(prefix, sid, p) or false
-      order[#order + 1] = acts[sid] or nil
+    if not mids[sid] then
+      mids[sid] = {}
+      order[#order + 1] = sid
     end
-    local a = acts[sid]
-    local record = a and message(a, mid)
-    if not record or record[1] ~= 'q' then
-      redis.call('ZREM', p.due, entry)
-    elseif record[14] > 0 and record[14] <= now then
-      append(a, 'inbox/expired', { messageId = mid })
-      if record[7] ~= '' then pause_goal(a, 'expired') end
-      expired = expired + 1
-    else
-      append(a, 'inbox/due', { messageId = mid })
-      wake(a)
-      due = due + 1
+    mids[sid][#mids[sid] + 1] = { mid, entry }
+  end
+  for _, sid in ipairs(order) do
+    local a = open_sound(prefix, sid, p)
+    for _, found in ipairs(mids[sid]) do
+      if a and not sound(p, message, a, found[1]) then a = nil end
+    end
+    for _, found in ipairs(mids[sid]) do
+      local mid, record = found[1], a and message(a, found[1])
+      if not record or record[1] ~= 'q' then
+        redis.call('ZREM', p.due, found[2])
+      elseif record[14] > 0 and record[14] <= now then
+        expired(a, mid)
+        over = over + 1
+      else
+        append(a, 'inbox/due', { messageId = mid })
+        wake(a)
+        due = due + 1
+      end
+    end
+    if a then
+      rest(a)
+      finish(a)
     end
   end
-  for _, a in ipairs(order) do
-    rest(a)
-    finish(a)
-  end
-  return due, expired, #rung == SWEEP_MAX
+  return due, over, #rung == SWEEP_MAX
 end
 
--- Dead letters that are old and hold nothing that is still dead.
+-- A message of the letter can still be redriven. Reading stops at the first one.
+local function redrivable(prefix, letter)
+  if redis.call('HGET', prefix .. letter.sessionId .. ':state', 'closed') then return false end
+  for _, mid in ipairs(letter.messages) do
+    local raw = redis.call('HGET', prefix .. letter.sessionId .. ':messages', mid)
+    if raw and cmsgpack.unpack(raw)[1] == 'd' then return true end
+  end
+  return false
+end
+
+-- Old dead letters of which nothing can be redriven, some in each call, from where the last call ended. Others are kept
+-- without limit: a dead message must not be lost because nobody looked.
 local function forget_letters(prefix, p, kept_until)
-  for _, entry in ipairs(redis.call('XRANGE', p.dead, '-', int(kept_until), 'COUNT', SWEEP_MAX)) do
-    local letter, dead = decode(entry[2][2]), false
-    for _, mid in ipairs(letter.messages) do
-      local raw = redis.call('HGET', prefix .. letter.sessionId .. ':messages', mid)
-      dead = dead or (raw and cmsgpack.unpack(raw)[1] == 'd')
-    end
-    if not dead then redis.call('XDEL', p.dead, entry[1]) end
+  local from = redis.call('HGET', p.counts, 'letters')
+  local entries = redis.call('XRANGE', p.dead, from and '(' .. from or '-', int(kept_until), 'COUNT', LETTERS_MAX)
+  for _, entry in ipairs(entries) do
+    local readable, letter = sound(p, decode, entry[2][2])
+    local alive = true
+    if readable then readable, alive = sound(p, redrivable, prefix, letter) end
+    if readable and not alive then redis.call('XDEL', p.dead, entry[1]) end
+    from = entry[1]
+  end
+  if #entries == LETTERS_MAX then
+    redis.call('HSET', p.counts, 'letters', from)
+  elseif from then
+    redis.call('HDEL', p.counts, 'letters')
   end
 end
 
@@ -1369,11 +1481,14 @@ local function sweep(keys, argv)
   local repaired = repair(prefix, p, now, active)
   local forgotten = forget(prefix, p, now - tonumber(argv[2]))
   local due, expired, more_due = ripen(prefix, p, now)
-  forget_letters(prefix, p, now - tonumber(argv[2]))
+  if at == 0 then forget_letters(prefix, p, now - tonumber(argv[2])) end
   if redis.call('ZCARD', p.ready) > 0 then ring(p) end
   local more = #active == SWEEP_MAX or forgotten == SWEEP_MAX or lapsed == SWEEP_MAX or more_due
   local reply = { 'ok', lapsed, repaired, forgotten, more and at + #active or -1, due, expired }
-  for _, sid in ipairs(redis.call('ZRANGE', p.erase, 0, SWEEP_MAX - 1)) do reply[#reply + 1] = sid end
+  for _, sid in ipairs(redis.call('ZRANDMEMBER', p.erase, SWEEP_MAX)) do
+    local closed = redis.pcall('HGET', prefix .. sid .. ':state', 'closed')
+    if closed and not closed.err then reply[#reply + 1] = sid end -- random: none hides those behind it
+  end
   return reply
 end
 

@@ -64,6 +64,7 @@ from mailslot_core.store import (
     Renewal,
     Settled,
     Swept,
+    letter_named,
 )
 from mailslot_core.turn import Cancelled, Draft, End, Then
 
@@ -74,7 +75,7 @@ NOT_CARRIED_OUT = frozenset(
         *("NOPERM", "NOAUTH", "WRONGPASS"),
     }
 )
-PACKED_FIELDS = frozenset({b"claimed", b"calls", b"goal"})
+PACKED_FIELDS = frozenset({b"claimed", b"calls", b"goal", b"claims"})
 GOAL_TRIES_MAX = 10  # changes of one goal that may come between reading and changing it
 PIECE_EVENTS, PIECE_EVENTS_MAX = 8, 512  # events in one read of a page, at first and at most
 LETTERS_MAX = 200  # dead letters looked at in one call
@@ -182,7 +183,8 @@ class RedisStore:
 
     async def _erase(self, session_id: str, cursor: int) -> Closing:
         """Erase a closed session, piece by piece; whoever is killed in between leaves the rest to the sweeper."""
-        await self._erase_letters(session_id)
+        if await self._call(("HGET", self._key(session_id, "state"), "letters")):
+            await self._erase_letters(session_id)
         messages = events = 0
         while True:
             done, dropped, events = await self._functions.erase(session_id)
@@ -203,7 +205,7 @@ class RedisStore:
 
     async def redrive(self, letter_id: str) -> tuple[Receipt, ...]:
         """See `Store.redrive`. The function checks again that what was read as dead is dead."""
-        name = LetterId.read(letter_id)
+        name = letter_named(letter_id)
         place = f"{name.time}-{name.number}"
         letters = await self._letters(name.partition, place, 1, place) if name.partition < self.partitions else []
         if not letters or await self.level(letters[0].session_id) is None:
@@ -221,7 +223,10 @@ class RedisStore:
         return Submission(message_id, LANE_OF[lane], wake == 1, revived(data), _fingerprint(record))
 
     async def _event(self, session_id: str, seq: int) -> Event:
-        return (await self._page(session_id, seq - 1, 1))[0]
+        page = await self._page(session_id, seq - 1, 1)
+        if not page or page[0].seq != seq:
+            raise Refused("not-found", f"session {session_id} is being erased")
+        return page[0]
 
     async def goal_change(self, session_id: str, change: Change, created: Data | None = None) -> Data:
         """See `Store.goal_change`. Who names no revision means the present one, whatever it is by now."""
@@ -296,7 +301,10 @@ class RedisStore:
             swept, place, leaving = await self._functions.sweep(partition, forget_after_ms=forget_after_ms, place=place)
             total += swept
         for session_id in leaving:
-            total += Swept(erased=int((await self._erase(session_id, 0)).erased))
+            try:
+                total += Swept(erased=int((await self._erase(session_id, 0)).erased))
+            except StoreFault as fault:  # what is damaged must not keep the others
+                log.warning("session %s was not erased: %s", session_id, fault)
         return total
 
     # -- goals ------------------------------------------------------------------------------------------------
@@ -638,6 +646,7 @@ def _indexes(state: Mapping[bytes, Any]) -> dict[str, Any]:
         "calls": state.get(b"calls", {}),
         "cancel": state.get(b"cancel"),
         "claimed": state.get(b"claimed", []),
+        "claims": state.get(b"claims", []),
         "closed": b"closed" in state,
         "closing": b"closing" in state,
         "goal": state.get(b"goal"),

@@ -152,6 +152,7 @@ class Turn:
     def __init__(self, desk: Desk, slot: Slot, tenure: Tenure, agent: Agent, grant: Grant, past: Past) -> None:
         self._desk, self._slot, self._tenure, self._agent = desk, slot, tenure, agent
         self._view = _view(grant)
+        self._born = grant.born  # the name may have been an erased session's
         self._transcript = past.transcript
         self._pending: list[Draft] = []  # decided, not yet committed
         self._seen = Seen()
@@ -418,7 +419,7 @@ class Turn:
         try:
             if tool is None:
                 raise ToolError("unknown-tool", f"there is no tool {call.name}")  # noqa: TRY301 - one way to fail
-            key = f"{self._tenure.lease.session_id}/{view.turn}/{view.step}/{call.call_id}"
+            key = f"{self._tenure.lease.session_id}/{self._born}/{view.turn}/{view.step}/{call.call_id}"
             content = await tool.run(call.arguments, key)
         except ToolError as failed:
             outcome, error = failed.code, {"code": failed.code, "message": str(failed)}
