@@ -121,6 +121,11 @@ def change(act: Act, wanted: Change) -> Data:
     return goal
 
 
+def is_active(session: Session) -> bool:
+    """There is a goal, and it goes on."""
+    return session.goal is not None and session.goal["phase"] == ACTIVE
+
+
 def pause(act: Act, reason: str) -> None:
     """Pause an active goal inside another act, with the reason's kind (semantics G4, C1)."""
     goal = act.session.goal

@@ -152,7 +152,7 @@ def expire(act: Act, *lanes: Lane) -> None:
     """What would be claimed now from these lanes and is over expires instead (M11): the sweep may be late."""
     for lane in lanes:
         for message in act.session.lane(lane):
-            if message.expires_at is not None and message.expires_at <= act.now:
+            if message.expires_at is not None and message.expires_at <= act.time:
                 _expired(act, message)
             elif lane is Lane.NEXT_TURN and not message.is_goal:
                 break  # one follow-up is claimed

@@ -10,7 +10,8 @@
  7 a user/message was claimed by its turn (T2, T3)   14 a goal's revisions count on; what does not
                                                         complete pauses it (G1, G4)
 15 nothing comes to a session that is closing or      17 a message is due or expired when its time came,
-   closed, and nothing is left in a closed one (M9)      not before, and only while it is queued (M11)
+   closed, and nothing is left in a closed one (M9)      not before, and only while it is queued; what is
+                                                        over is not claimed (M11)
 16 nothing is claimed behind a hold (S7)              18 a dead message, and no other, is redriven (R5)
                                                       19 a turn ends with nothing claimed left (M10)
 
@@ -286,6 +287,14 @@ def _in_time(session: Session, event: Event, following: str) -> str | None:
     return None if fits else f"{event.type} of message {message.message_id} stands at seq {event.seq} out of time"
 
 
+def _not_over(session: Session, event: Event, following: str) -> str | None:
+    """Check 17, before the event is folded: what is over is not claimed."""
+    claimed = event.data["messageIds"] if event.type == "inbox/claimed" else ()
+    times = [(name, session.messages[name].expires_at) for name in claimed if name in session.messages]
+    over = [name for name, expires_at in times if expires_at is not None and expires_at <= event.time]
+    return f"{over} is claimed at seq {event.seq}, and over" if over else None
+
+
 def _dead_before(session: Session, event: Event, following: str) -> str | None:
     """Check 18, before the event is folded."""
     if event.type != "inbox/queued":
@@ -325,7 +334,7 @@ def _rests(session: Session, event: Event, following: str) -> str | None:
 Look = Callable[[Session, Event, str], str | None]
 BEFORE: tuple[Look, ...] = (
     *(_next_in_lanes, _no_steer_left, _counts_on, _pauses),
-    *(_stays_closed, _respects_hold, _in_time, _dead_before, _leaves_nothing),
+    *(_stays_closed, _respects_hold, _in_time, _not_over, _dead_before, _leaves_nothing),
 )
 AFTER: tuple[Look, ...] = (_conserves, _wakes, _rests)
 

@@ -274,7 +274,7 @@ class MemoryStore:
 
     def _lease_next(self, partition: int, owner: str, lease_ms: int) -> Grant | None:
         """Lease the longest-ready session that has something to do; drop the others from the ready queue."""
-        ready = self._parts[partition].ready
+        ready, now = self._parts[partition].ready, self._clock.now_ms()
         while ready:
             kept = self._kept[next(iter(ready))]
             del ready[kept.session.session_id]
@@ -282,13 +282,13 @@ class MemoryStore:
             if kept.owner is None and turns.spent(session, kept.back, self._crashes_max):
                 self._give_up(kept)
             if kept.owner is None and not session.open:
-                self._expire(kept)
+                self._expire(kept, now)
             if kept.owner is not None or not (session.open or activity.waking(session)):
                 continue
             kept.epoch += 1
             kept.owner, kept.call, kept.recovered = owner, 0, None
             self._prolong(kept, lease_ms)
-            act = Act(session, now=self._clock.now_ms(), epoch=kept.epoch)
+            act = Act(session, now=now, epoch=kept.epoch)
             if session.open:
                 kept.recovered = kept.back
                 turns.recover(act, kept.back)
@@ -299,9 +299,9 @@ class MemoryStore:
             return self._grant(kept)
         return None
 
-    def _expire(self, kept: _Kept) -> None:
+    def _expire(self, kept: _Kept, now: int) -> None:
         """What a turn would claim now and is over expires; the agent rests if that was all (semantics M11, S6)."""
-        act = self._act(kept)
+        act = Act(kept.session, now=now, epoch=kept.epoch)
         if activity.waking(kept.session):
             inbox.expire(act, Lane.NEXT_STEP, Lane.NEXT_TURN)
             activity.rest(act)

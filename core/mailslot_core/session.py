@@ -480,10 +480,15 @@ class Act:
         self.epoch = epoch
         self.events: list[Event] = []
 
+    @property
+    def time(self) -> int:
+        """What the events of this act carry."""
+        return max(self.now, self.session.time)
+
     def append(self, event_type: str, data: Data) -> Event:
         """Append one fact and fold it in."""
         session = self.session
-        event = Event(session.seq + 1, event_type, max(self.now, session.time), self.epoch, data)
+        event = Event(session.seq + 1, event_type, self.time, self.epoch, data)
         apply(session, event)
         self.events.append(event)
         return event

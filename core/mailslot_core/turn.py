@@ -318,10 +318,13 @@ class Cancelled:
 QUEUE_CHANGES: dict[str, Callable[[Session], bool]] = {
     "keep": lambda _session: False,
     "clear": lambda session: bool(session.waiting),
-    "hold": lambda session: (
-        session.hold is None and (session.open or any(message.wake for message in session.waiting.values()))
-    ),
+    "hold": lambda session: session.hold is None and (session.open or goal.is_active(session) or _waits(session)),
 }
+
+
+def _waits(session: Session) -> bool:
+    """Something waits that a hold would keep, now or when it is due."""
+    return any(message.wake for message in session.waiting.values())
 
 
 def cancel(act: Act, *, cause: str, queue: str = "keep", turn: int | None = None) -> Cancelled:
@@ -329,7 +332,7 @@ def cancel(act: Act, *, cause: str, queue: str = "keep", turn: int | None = None
     session = act.session
     if turn is not None and not (session.open and session.turn == turn):
         raise Refused("not-open", f"cannot cancel turn {turn} of session {session.session_id}: it is not open")
-    pauses = cause == "user" and session.goal is not None and session.goal["phase"] == goal.ACTIVE
+    pauses = cause == "user" and goal.is_active(session)
     queued = activity.queued_messages(session)
     changes = QUEUE_CHANGES[queue](session)
     if session.open or pauses or changes:

@@ -593,8 +593,8 @@ async def test_a_letter_that_is_not_there_is_not_found(world: World, slot: Slot,
 
 
 @pytest.mark.parametrize("letter_id", ["", "x", "1-2", "1-2-3-4", "1--2-3"])
-async def test_a_name_that_no_letter_has_is_bad_input(store: Store, letter_id: str) -> None:
-    assert await refusal(store.redrive(letter_id)) == "bad-input"
+async def test_a_name_that_no_letter_can_have_is_no_letters_and_no_place(store: Store, letter_id: str) -> None:
+    assert await refusal(store.redrive(letter_id)) == "not-found"
     if letter_id:
         assert await refusal(store.dead(after=letter_id, limit=10)) == "bad-input"
 

@@ -228,7 +228,7 @@ async def test_a_hold_is_one_fact(store: Store, slot: Slot) -> None:
     await slot.acquire("s")
     await store.cancel("s", cause="parent", queue="hold")
     await store.cancel("s", cause="user", queue="hold")
-    assert (await history(store, "s")).endswith("T1 c[A] cancel held cancel")
+    assert (await history(store, "s")).endswith("T1 c[A] cancel held")
     await slot.settle()
     assert (await history(store, "s")).endswith("x[A] t1(aborted parent) I")
     assert await hold_of(store) == "cancel"

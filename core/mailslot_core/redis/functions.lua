@@ -674,7 +674,7 @@ local function expire(a, lane)
   if a.s.expiring == 0 then return end
   for _, mid in ipairs(redis.call('ZRANGE', lane, 0, -1)) do
     local record = message(a, mid)
-    if record[14] > 0 and record[14] <= a.now then
+    if record[14] > 0 and record[14] <= math.max(a.now, a.s.time) then
       expired(a, mid)
     elseif lane == a.k.turn and record[7] == '' then
       return -- one follow-up is claimed
@@ -838,7 +838,9 @@ local function lease_next(prefix, p, owner, lease_ms, crashes_max)
       expire(a, a.k.turn)
       rest(a)
       finish(a)
+      local now = a.now -- of the same act: nothing more is over when the turn is opened
       a = open_found(prefix, sid, p)
+      a.now = now
     end
     redis.call('ZREM', p.ready, sid)
     if a and a.s.owner == '' and (a.s.phase ~= 'closed' or waking(a) > 0) then
@@ -977,9 +979,9 @@ local function tell_owner(a)
   end
 end
 
--- Something waits that a hold would keep, now or when it is due.
+-- Something waits that a hold would keep, now or when it is due; or a goal, whose next round it would.
 local function waits(a)
-  if a.s.followups + a.s.steers > 0 then return true end
+  if a.s.followups + a.s.steers > 0 or (a.s.goal ~= '' and a.s.goal.phase == 'active') then return true end
   for _, mid in ipairs(redis.call('ZRANGE', a.k.later, 0, -1)) do
     if message(a, mid)[3] == 1 then return true end
   end

@@ -108,5 +108,6 @@ def dead_sentence(letter: DeadLetter) -> str:
     count = sum(state is MessageState.DEAD for _, state in letter.messages)
     return (
         f"turn {letter.turn} was given up after {letter.attempts} attempts ({letter.reason}) and {count} messages died "
-        f"with it: POST /v1/dead/{letter.letter_id}/redrive queues them again"
+        f"with it: POST /v1/dead/{letter.letter_id}/redrive queues them again, unless the session is closed or "
+        "they are a goal's rounds (then resume the goal)"
     )

@@ -93,9 +93,17 @@ def claimed(walk: Walk, entry: Entry) -> Broken:
         yield Kind.LIFE, f"{strangers} is claimed at seq {entry.seq} and does not wait"
     elif message_ids != wanted:
         yield Kind.INVERSION, f"{message_ids} is claimed at seq {entry.seq} where {wanted} was next"
+    over = [message_id for message_id in message_ids if _is_over(walk, message_id, entry)]
+    if over:
+        yield Kind.LIFE, f"{over} is claimed at seq {entry.seq}, after its time"
     for message_id in message_ids:
         if message_id not in strangers:
             _claim(walk, walk.lives[message_id], turn)
+
+
+def _is_over(walk: Walk, message_id: str, entry: Entry) -> bool:
+    life = walk.lives.get(message_id)
+    return life is not None and life.expires_at is not None and life.expires_at <= entry.time
 
 
 def _is_due(walk: Walk, message_id: str) -> bool:

@@ -204,6 +204,7 @@ ENDED_BREAKS: dict[str, list[tuple[Damage, str]]] = {
         (changed("inbox/due", messageId="H"), "inbox/due of message H"),
         (repeated("inbox/due"), "inbox/due of message B"),
         (changed("inbox/due", messageId="A"), "inbox/due of message A"),
+        (changed("inbox/queued", expiresAt=NOW_MS + 1), "['B'] is claimed"),
     ],
     "18 lives": [
         (changed("inbox/queued", 4, redrive=False), "and was dead"),

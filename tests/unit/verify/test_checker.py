@@ -115,6 +115,7 @@ BROKEN: Final[dict[str, tuple[Kind, str]]] = {
     "moved after it was claimed": (Kind.LIFE, "q:A R | T1 c:A | moved:A | S1 u:A a s1 t1 I"),
     "expired before its time": (Kind.LIFE, "q:A,expiresAt=100 R | expired:A I"),
     "due before its time": (Kind.LIFE, "q:A,notBefore=100 | due:A | +200 due:A R | T1 c:A S1 u:A a s1 t1 I"),
+    "claimed after its time": (Kind.LIFE, "q:A,expiresAt=100 R | +200 T1 c:A S1 u:A a s1 t1 I"),
     "claimed before it is due": (Kind.LIFE, "q:B R | q:A,notBefore=100 | T1 c:A,B S1 u:B a s1 t1 I"),
     "claimed on hold": (
         Kind.LIFE,
