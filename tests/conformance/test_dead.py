@@ -1,5 +1,6 @@
 """A turn that crashed too often is given up, its letter names what died, and what died can live again (R5, M5)."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -341,6 +342,7 @@ async def test_letters_come_in_pages_oldest_first_over_all_partitions(world: Wor
     while page := await store.dead(after=after, limit=limit):
         assert len(page) <= limit
         paged += [letter.letter_id for letter in page]
+        assert len(paged) <= len(kept)
         after = paged[-1]
     assert paged == kept
 
@@ -364,6 +366,7 @@ async def test_letters_of_one_moment_come_in_pages_without_gaps(world: World, li
     paged = list[str]()
     while page := await store.dead(after=paged[-1] if paged else "", limit=limit):
         paged += [letter.letter_id for letter in page]
+        assert len(paged) <= len(kept)
     assert paged == kept
 
 
@@ -482,6 +485,19 @@ async def test_a_message_that_was_redriven_is_not_dead_to_a_second_redrive(world
         assert await refusal(store.redrive(letter_id)) == "not-dead"
         assert await world.everything("s") == before
         await slot.run("s")
+
+
+@ONE_CRASH
+async def test_of_those_who_redrive_at_once_one_does(world: World, slot: Slot) -> None:
+    """All of them may have read that the message is dead; the act looks again."""
+    store = world.store
+    letter_id = await died(world, slot)
+    answers = await asyncio.gather(*(store.redrive(letter_id) for _ in range(5)), return_exceptions=True)
+    assert sorted(answer.code if isinstance(answer, Refused) else "done" for answer in answers) == [
+        "done",
+        *["not-dead"] * 4,
+    ]
+    assert (await history(store, "s")).endswith("t1(interrupted) I q[A] R")
 
 
 @ONE_CRASH

@@ -395,6 +395,7 @@ async def test_the_queue_comes_in_pages_without_gaps(world: World, slot: Slot, l
         if page.next is None:
             break
         assert len(page.messages) == limit
+        assert page.next != after
         after = page.next
     assert tuple(paged) == whole.messages
 
