@@ -402,7 +402,7 @@ async def damage(walk: Walk, rng: random.Random) -> None:
     lost = [await world.lose_ready(session_id) for world in walk.worlds]
     agree(f"{session_id} in the ready queue", [lost[0]] * len(lost), lost)
     partition = partition_of(session_id, PARTITIONS)
-    await walk.call("sweep", partition, touches=[session_id], forget_after_ms=NEVER_MS)
+    await walk.call("sweep", partition, touches=walk.sharing(partition), forget_after_ms=NEVER_MS)
 
 
 async def look(walk: Walk, rng: random.Random) -> None:
