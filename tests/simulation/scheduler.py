@@ -21,6 +21,7 @@ from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
+from math import inf
 from typing import Any, Final, TypeVar
 
 from mailslot_core.clock import SystemClock
@@ -57,6 +58,7 @@ class Process:
     life: Life = Life.RUNNING
     parked: list[asyncio.Handle] = field(default_factory=list)
     freezes: int = 0
+    thawed_s: float = -inf  # when it went on last
 
     @property
     def runs(self) -> bool:
@@ -170,7 +172,7 @@ class Scheduler(asyncio.BaseEventLoop):
     def thaw(self, process: Process) -> None:
         """SIGCONT: whatever waited can run now, in any order."""
         if process.life is Life.FROZEN:
-            process.life = Life.RUNNING
+            process.life, process.thawed_s = Life.RUNNING, self._now_s
             self._unpark(process)
 
     def kill(self, process: Process) -> None:

@@ -7,19 +7,26 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from mailslot_contracts import render
 from mailslot_core.agent import Answer, OnDelta, Request, UserEntry
 from mailslot_core.memory import MemoryStore
 from mailslot_core.session import Status
+from mailslot_core.store import Store
 from mailslot_services.agent_worker.agents import Agent
 from mailslot_services.agent_worker.worker import Worker
 from tests.crew import prompt
-from tests.simulation.scheduler import Scheduler, VirtualClock
+from tests.simulation.line import Call, Weather, line
+from tests.simulation.scheduler import Process, Scheduler, VirtualClock
 from tests.simulation.world import worker_settings
 
 LEASE_MS = 1_000
 LONG_S = 7.0
-"""A turn of many leases."""
+"""A turn, or a freeze, of many leases."""
+
+PATIENCE_S = 60.0
+"""Virtual time in which a session must rest."""
 
 
 @dataclass
@@ -48,17 +55,17 @@ class House:
     """A store on virtual time, and workers that may be hired."""
 
     def __init__(self, loop: Scheduler, model: Slow) -> None:
-        self.clock = VirtualClock(loop)
+        self.loop, self.clock = loop, VirtualClock(loop)
         self.store = MemoryStore(partitions=1, clock=self.clock)
         self._model, self._hired = model, 0
 
     @asynccontextmanager
-    async def worker(self) -> AsyncIterator[Worker]:
+    async def worker(self, process: Process | None = None, store: Store | None = None) -> AsyncIterator[Worker]:
         self._hired += 1
         agent, settings = Agent("default", self._model), worker_settings(LEASE_MS, 1, 16, 0)
-        worker = Worker(self.store, {"default": agent}.get, settings, name=f"w{self._hired}", clock=self.clock)
+        worker = Worker(store or self.store, {"default": agent}.get, settings, name=f"w{self._hired}", clock=self.clock)
         stop = asyncio.Event()
-        running = asyncio.create_task(worker.run(stop))
+        running = self.loop.start(process or Process("worker"), worker.run(stop))
         try:
             yield worker
         finally:
@@ -67,13 +74,15 @@ class House:
 
     async def rests(self, session_id: str) -> str:
         """The session's history once its agent is idle."""
+        until = self.clock.monotonic() + PATIENCE_S
         while (level := await self.store.level(session_id)) is None or level.status is Status.RUNNING:
+            assert self.clock.monotonic() < until, f"{session_id} does not come to rest: {level}"
             await self.clock.sleep(0.1)
         return " ".join(render(await self.store.events(session_id, after=0, limit=1_000)))
 
 
-def live(story: Callable[[House], Coroutine[Any, Any, None]], model: Slow) -> None:
-    loop = Scheduler(random.Random(1))
+def live(story: Callable[[House], Coroutine[Any, Any, None]], model: Slow, seed: int = 1) -> None:
+    loop = Scheduler(random.Random(seed))
     try:
         loop.run_until_complete(story(House(loop, model)))
     finally:
@@ -123,3 +132,46 @@ def test_a_turn_ends_when_a_model_that_answers_at_once_breaks() -> None:
             assert await house.rests("s") == "q[A] R T1 c[A] S1 u[A] s1 t1(error) I"
 
     live(story, Slow(instant=True, broken=True))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_session_that_is_lost_before_its_work_began_gives_its_slot_back(seed: int) -> None:
+    """A worker was frozen while it was given a session. Its task was cancelled before it had run at all, so the slot
+    was nobody's for ever; with all slots gone, the worker served nobody."""
+
+    async def story(house: House) -> None:
+        process = Process("worker")
+        wire = Frozen(house, process)
+        async with house.worker(process, line(wire, process)):
+            await prompt(house.store, "s", "A")
+            assert (await house.rests("s")).endswith("a s1 t1(completed) I")
+
+    live(story, Slow(), seed)
+
+
+@dataclass
+class Frozen:
+    """A world in which a process is frozen for long once it was given a session."""
+
+    house: House
+    process: Process
+    given: bool = False
+
+    def __post_init__(self) -> None:
+        self.weather = Weather()
+        self.rng, self.loop, self.kept = random.Random(1), self.house.loop, self.house.store
+
+    def is_cut(self, process: Process) -> bool:
+        return False
+
+    def acted(self, process: Process, call: Call, value: Any, failed: Exception | None) -> None:
+        if call.name == "acquire" and value is not None and not self.given:
+            self.given = True
+            self.freeze(process)
+
+    def kill(self, process: Process) -> None:
+        self.loop.kill(process)
+
+    def freeze(self, process: Process) -> None:
+        self.loop.freeze(process)
+        self.loop.later(LONG_S, self.loop.thaw, process)

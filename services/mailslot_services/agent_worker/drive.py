@@ -42,8 +42,12 @@ class Driver:
 
     async def session(self, slot: Slot, tenure: Tenure, grant: Grant) -> Following:
         """Drive a session until it is out of our hands; the session that was handed out with its end, if any."""
+        tenure.begun = True
         try:
-            return await self._turns(slot, tenure, grant)
+            if tenure.lost is None and not tenure.hand_back:
+                return await self._turns(slot, tenure, grant)
+            if tenure.lost is None:
+                await self._hand_back(slot, tenure)
         except HandBack:
             await self._hand_back(slot, tenure)
         except LeaseLost as error:

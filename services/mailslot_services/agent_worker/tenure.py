@@ -56,6 +56,7 @@ class Tenure:
     cause: str | None = None
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
+    begun: bool = False  # the task has begun to drive it
     lost: str | None = None  # why the session was taken from us
     hand_back: bool = False  # the worker drains: give the session back as it stands
 
@@ -64,6 +65,12 @@ class Tenure:
         if cause is not None and turn == self.turn and not self.cancelled.is_set():
             self.cause = cause
             self.cancelled.set()
+
+    def stop(self) -> None:
+        """End the task that drives it. One that has not begun is not cancelled, or it would never run, not even to
+        give its slot back: it looks at `lost` and `hand_back` first."""
+        if self.task is not None and self.begun:
+            self.task.cancel()
 
     def see(self, grant: Grant) -> None:
         """The store said how the session is: its open turn, and whether a cancel is recorded against it."""
@@ -180,8 +187,7 @@ class Keeper:
             tenure.lost = reason
             self._metrics.lost.labels(reason=reason).inc()
             log.warning("lost session %s: %s", tenure.lease.session_id, reason)
-            if tenure.task is not None:
-                tenure.task.cancel()
+            tenure.stop()
 
     def _must_go(self, tenure: Tenure, now: float) -> str | None:
         if now >= tenure.until:

@@ -201,8 +201,7 @@ class Worker:
             await asyncio.wait(self._tasks, timeout=self._settings.drain_ms / 1000)
         for tenure in self._keeper.held:
             tenure.hand_back = True
-            if tenure.task is not None:
-                tenure.task.cancel()
+            tenure.stop()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
