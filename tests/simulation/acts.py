@@ -73,7 +73,7 @@ def cancel(book: Book, seen: Seen, complain: Complain) -> Iterator[None]:
     """C1-C3: what was open was cancelled, what was queued obeys, and a turn that is not open is not hit."""
     turn, queue = seen.options.get("turn"), seen.options.get("queue", "keep")
     was_open, cancelled, held = (book.turn if book.open else None), book.cancel, book.hold
-    queued = {life.message_id for life in book.queued()}
+    queued, waking = {life.message_id for life in book.queued()}, any(life.wake for life in book.queued())
     yield
     if turn is not None and turn != was_open and seen.refused not in ("not-open", "not-found"):
         complain(f"a cancel of turn {turn} was answered {seen.refused or seen.value}; turn {was_open} was open")
@@ -89,7 +89,7 @@ def cancel(book: Book, seen: Seen, complain: Complain) -> Iterator[None]:
     stale = {data["messageId"] for data in cancelled_now if data["cause"] == "stale"}
     if left != wanted - stale or set(seen.value.still_queued) != left:
         complain(f"a cancel that would {queue} {sorted(queued)} left {sorted(left)}, said {seen.value.still_queued}")
-    if queue == "hold" and not book.hold and (was_open or queued):
+    if queue == "hold" and not book.hold and (was_open or waking):
         complain("a cancel that would hold did not")
     if queue != "hold" and held != book.hold:
         complain(f"a cancel that would {queue} changed the hold")
@@ -212,7 +212,7 @@ class Leases:
         """An act of a worker."""
         if seen.name in ("commit", "take", "settle", "handback"):
             self._wrote(seen, appended)
-        if seen.name == "acquire" and appended:
+        if seen.name == "acquire" and appended and seen.value is not None:
             self._acquired(seen)
         follow = FOLLOW.get(seen.name)
         if follow is not None and seen.refused is None:
@@ -240,7 +240,7 @@ class Leases:
             self.complain(f"a sweep repaired {seen.value.repaired} sessions that nobody had damaged")
 
     def _acquired(self, seen: Seen) -> None:
-        """L3: asked again, an acquire gives no second session."""
+        """L3: asked again, an acquire gives no second session. (One that gave nothing is not remembered.)"""
         _, owner, call, _ = seen.arguments
         if (owner, call) in self.acquired:
             self.complain(f"acquire {call} of {owner} was answered anew")

@@ -10,7 +10,7 @@ Rule 2: a promise that is about a moment is checked in that moment (what was com
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
@@ -23,6 +23,10 @@ from tests.simulation.scheduler import OWNER, Process, Scheduler
 
 CANCELS: Final = frozenset({"cancel", "close_session"})
 """Acts that may cancel a turn: no hook of the simulation aborts."""
+
+
+THAWED_S: Final = 0.25
+"""How long a process that was frozen may take to find out that its leases are over: it looks 20 times a lease."""
 
 
 @dataclass(eq=False, slots=True)
@@ -62,7 +66,9 @@ class Witness:
 
     rng: Random
     loop: Scheduler
-    ledgers: dict[str, list[Event]] = field(default_factory=dict)
+    ledgers: dict[str, list[Event]]
+    now_ms: Callable[[], int]  # the store's clock
+    partition: Callable[[str], int]
     model_calls: list[ModelCall] = field(default_factory=list)
     tool_runs: list[ToolRun] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
@@ -107,7 +113,20 @@ class Witness:
         for session_id, events in acts.items():
             self.books[session_id].read(events)
         next(going, None)
+        if seen.name == "sweep" and seen.refused is None:
+            self._swept(seen.arguments[0])
         self.leases.see(seen, self.loop.time(), appended)
+
+    def _swept(self, partition: int) -> None:
+        """M11: a sweep leaves nothing behind whose time has come."""
+        now = self.now_ms()
+        for session_id, book in self.books.items():
+            if self.partition(session_id) != partition:
+                continue
+            for life in book.queued():
+                late = life.place is None and (life.not_before or 0) <= now
+                if late or (life.expires_at is not None and life.expires_at <= now):
+                    self.complain(f"a sweep left {life.message_id} of {session_id} behind, whose time had come")
 
     def forgotten(self, session_id: str) -> None:
         """The session was erased; another one may take its name."""
@@ -151,7 +170,9 @@ class Witness:
     def _alone(self, call: ModelCall) -> None:
         """T1: one worker drives a session at a time. When a clock jumps, leases end early and only the fence holds."""
         others = [other for other in self._active.get(call.session_id, ()) if other.goes_on]
-        if others and not self.leases.jumped:
+        # Who was frozen between the store's answer and the call cannot know better: it looks at its lease soon after.
+        just_thawed = self.loop.time() - call.process.thawed_s < THAWED_S
+        if others and not self.leases.jumped and not just_thawed:
             self.complain(
                 f"{call.process.name} calls a model for {call.session_id} turn {call.turn} step {call.step} "
                 f"while {others[0].process.name} is waiting for one since {others[0].begun:.4f} s"
@@ -168,8 +189,9 @@ class Witness:
         over = any(e.type == "turn/end" and e.data["turn"] == request.turn for e in ledger)
         # A model that answers at once is asked before its step is committed, by a zombie even after it was closed.
         fits = told == known if begun else over or told[: len(known)] == known
-        # One that was frozen while it read may have read what its successor wrote: its answer will be refused.
-        fits = fits or (call.process.freezes > 0 and told == transcript(ledger))
+        # One that lost its lease unawares may have read what its successor wrote: its answer will be refused.
+        unaware = call.process.freezes > 0 or self.leases.jumped
+        fits = fits or (unaware and told == transcript(ledger)[: len(told)])
         if not fits:
             self.complain(f"{request.session_id} turn {step[0]} step {step[1]}: the model is told {told}, not {known}")
 
@@ -179,7 +201,7 @@ class Witness:
         """R3: what runs was committed as started before; what is unsafe runs once."""
         process = OWNER.get()
         assert process is not None
-        session_id, _turn, _step, call_id = effect_key.split("/")
+        session_id, *_, call_id = effect_key.split("/")
         started = [e for e in self.ledgers[session_id] if e.type == "tool/call" and e.data["callId"] == call_id]
         if not started:
             self.complain(f"tool {name} runs for {effect_key}, and no tool/call says so")
