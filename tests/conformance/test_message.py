@@ -213,8 +213,9 @@ async def test_a_goals_round_that_is_moved_joins_the_persons_turn(store: Store, 
     await store.goal_advance("s", await next_round(store, "s", "g1"))
     await store.move("s", "g1")
     await prompt(store, "s", "H")
+    await prompt(store, "s", "J")
     await slot.acquire("s")
-    assert (await history(store, "s")).endswith("q[g1] R moved[g1] q[H] T1 c[g1,H]")
+    assert (await history(store, "s")).endswith("q[g1] R moved[g1] q[H] q[J] T1 c[g1,H]")
 
 
 # -- against the claim ----------------------------------------------------------------------------------------------
