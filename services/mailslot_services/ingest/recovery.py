@@ -3,12 +3,14 @@
     consumer A   heard of now        its pending entries are its own business
     consumer B   silent for dead_ms  its pending entries are claimed, by whoever claims first
     ourselves                        what is pending with us and not in hand was lost on its way: a broken connection
+    nobody                           handed out once, and pending no more: somebody removed a consumer with what it had
 
 Rule 1: whether a consumer lives is asked of the consumer, not of its entries: one that lives may hold an entry as long
         as it takes, and makes itself heard all the while.
 Rule 2: a claim names how long the entry must have rested, so that of two who claim at the same time one gets it.
 Rule 3: a consumer that is gone is removed in the same act that finds nothing pending with it: removing a consumer drops
         what is pending.
+Rule 4: what is settled is deleted, so an entry that was handed out and is still there must be pending with somebody.
 """
 
 from __future__ import annotations
@@ -67,6 +69,43 @@ class Recovery:
                 continue
             async for found in self._claimed(name, idle_ms, in_hand):
                 yield found
+        async for found in self._orphans(in_hand):
+            yield found
+
+    async def _orphans(self, in_hand: Container[str]) -> AsyncIterator[list[Found]]:
+        """Claim entries that were handed out and are pending with nobody (rule 4)."""
+        handed_out = await self._handed_out()
+        start = "-" if handed_out else None
+        while start is not None:
+            page = await self._client.xrange(INTAKE, start, handed_out, count=CLAIM_COUNT)
+            entry_ids = [entry_id for entry_id, _ in page]
+            if entry_ids:
+                pending = await self._client.xpending_range(
+                    INTAKE, INTAKE_GROUP, entry_ids[0], entry_ids[-1], len(entry_ids)
+                )
+                held = {each["message_id"] for each in pending}
+                wanted = [each for each in entry_ids if each not in held and each.decode() not in in_hand]
+                yield await self._claimed_anyway(wanted)
+            start = f"({entry_ids[-1].decode()}" if len(page) == CLAIM_COUNT else None
+
+    async def _handed_out(self) -> str | None:
+        """Up to where entries were handed out; None when all that were are settled or pending, as it should be."""
+        async with self._client.pipeline(transaction=True) as pipe:
+            length, groups = await pipe.xlen(INTAKE).xinfo_groups(INTAKE).execute()
+        group = next((each for each in groups if each["name"].decode() == INTAKE_GROUP), None)
+        if group is None or group["lag"] is None or length - group["lag"] <= group["pending"]:
+            return None
+        last: bytes = group["last-delivered-id"]
+        return last.decode()
+
+    async def _claimed_anyway(self, entry_ids: list[bytes]) -> list[Found]:
+        """Those of the entries that are there and that nobody claimed meanwhile; this may be all the server knows."""
+        if not entry_ids:
+            return []
+        claimed = await self._client.xclaim(
+            INTAKE, INTAKE_GROUP, self._consumer, self._limits.lost_ms, entry_ids, force=True
+        )
+        return [Found(Arrival(entry_id.decode(), fields), 0) for entry_id, fields in claimed]
 
     async def _claimed(self, consumer: str, idle_ms: int, in_hand: Container[str]) -> AsyncIterator[list[Found]]:
         start = "-"
