@@ -23,6 +23,12 @@ def note(line: str) -> None:
         diary.write(f"{line} {os.getpid()}\n")
 
 
+def was_noted(words: str) -> bool:
+    """Whether the words are in the diary."""
+    diary = Path(os.environ[DIARY])
+    return diary.exists() and words in diary.read_text()
+
+
 @tool(effect="unsafe")
 def block(tag: str, seconds: float) -> str:
     """Blocks its thread."""
@@ -50,10 +56,10 @@ def nap(tag: str, seconds: float) -> str:
 @tool(effect="readonly", blocking=False, timeout_ms=60_000)
 def freeze(tag: str, seconds: float) -> str:
     """Says that it is quick and stands on the event loop, while a thread of the same process is as lively as ever."""
+    done_before = was_noted(f"freeze {tag} ")
     note(f"freeze {tag}")
-    lively = threading.Thread(target=lambda: time.sleep(seconds), daemon=True)
-    lively.start()
-    if len(Path(os.environ[DIARY]).read_text().splitlines()) == 1:  # the first time only: the next owner finishes it
+    threading.Thread(target=lambda: time.sleep(seconds), daemon=True).start()
+    if not done_before:  # the next owner finishes it
         time.sleep(seconds)
     return f"frozen for {tag}"
 
@@ -61,7 +67,7 @@ def freeze(tag: str, seconds: float) -> str:
 @tool(effect="idempotent")
 def trip(tag: str) -> str:
     """Kills its worker, the first time."""
-    tripped = Path(os.environ[DIARY]).exists() and f"trip {tag} " in Path(os.environ[DIARY]).read_text()
+    tripped = was_noted(f"trip {tag} ")
     note(f"trip {tag}")
     if not tripped:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -78,7 +84,6 @@ def die(tag: str) -> str:
 
 def gate(batch: Batch) -> None:
     """Kills its worker over a poisonous message, which is claimed then and not admitted. There is an antidote."""
-    diary = Path(os.environ[DIARY])
-    if POISON in batch.text and not (diary.exists() and "antidote" in diary.read_text()):
+    if POISON in batch.text and not was_noted("antidote"):
         note("gate")
         os.kill(os.getpid(), signal.SIGKILL)

@@ -9,7 +9,7 @@ import pytest
 from tests.chaos import namespace as networks
 from tests.chaos.figure import Figure, table
 from tests.chaos.namespace import REQUIRED, Namespace
-from tests.chaos.stand import Stand, ready, stand
+from tests.chaos.stand import Stand, stand
 
 FIGURES: Final = pytest.StashKey[list[Figure]]()
 
@@ -46,8 +46,25 @@ def calm_stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
 async def calm(calm_stand: Stand) -> Stand:
     """A stand on which no process is hurt, for scenarios that hurt connections or only come at a bad moment. Each uses
     sessions whose names begin with its own number, and leaves them at rest."""
-    await ready(*calm_stand.services)
+    await calm_stand.revived()
     return calm_stand
+
+
+@pytest.fixture(scope="session")
+def rough_stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    with stand(tmp_path_factory.mktemp("rough")) as own:
+        own.ingest()
+        for _ in range(3):
+            own.worker()
+        yield own
+
+
+@pytest.fixture
+async def rough(rough_stand: Stand) -> Stand:
+    """An ingest and three workers, for scenarios that hurt workers. All of them run again when the next one begins;
+    each uses sessions whose names begin with its own number, and leaves them at rest."""
+    await rough_stand.revived()
+    return rough_stand
 
 
 @pytest.fixture(scope="session")

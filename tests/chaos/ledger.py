@@ -12,6 +12,7 @@ from mailslot_services.verify.ledger import Entry, read
 
 LEDGERS: Final = "mailslot:{p*}:s:*:ledger"
 STATES: Final = "mailslot:{p*}:s:*:state"
+PARTITIONS: Final = 16
 COUNTS: Final = "mailslot:{p*}:counts"
 
 
@@ -26,8 +27,17 @@ def ledgers(client: redis.Redis) -> dict[str, Ledger]:
 
 def ledger(client: redis.Redis, session: str) -> Ledger:
     """The ledger of one session; empty when there is none."""
-    key = next(client.scan_iter(match=f"mailslot:{{p*}}:s:{session}:ledger", count=10_000), None)
+    key = ledger_key(client, session)
     return [] if key is None else ledger_at(client, key)
+
+
+def ledger_key(client: redis.Redis, session: str) -> bytes | None:
+    """The key of a session's ledger, None when there is none."""
+    names = [f"mailslot:{{p{number:02d}}}:s:{session}:ledger" for number in range(PARTITIONS)]
+    with client.pipeline(transaction=False) as pipe:
+        for name in names:
+            pipe.exists(name)
+        return next((name.encode() for name, there in zip(names, pipe.execute(), strict=True) if there), None)
 
 
 def ledger_at(client: redis.Redis, key: bytes) -> Ledger:

@@ -166,6 +166,8 @@ class Proxy:
         ways = (self._up(link, client_reader), self._down(link, server_reader))
         try:
             await asyncio.gather(*ways)
+        except asyncio.CancelledError:  # the proxy is being closed; asyncio would report it as an error of the server
+            return
         finally:
             self._links.discard(link)
             link.reset()

@@ -23,7 +23,7 @@ from typing import Final
 import httpx2
 import redis
 
-from tests.chaos.ledger import STATES, session_of
+from tests.chaos.ledger import STATES, fenced_writes, session_of
 from tests.e2e.house import is_alive
 from tests.servers import BINARIES, Aof, Server, free_port, running, under_watch
 from tests.waiting import wait_until
@@ -122,6 +122,21 @@ class Stand:
     folder: Path
     client: redis.Redis
     services: list[Service] = field(default_factory=list)
+    fenced_before: int = 0
+    """Writes refused before this scenario, where several share a stand."""
+
+    def of_kind(self, kind: str) -> list[Service]:
+        """The services of a kind: `ingest`, `worker` or `goals`."""
+        return [service for service in self.services if service.name.startswith(kind)]
+
+    async def revived(self) -> None:
+        """Every service runs and is ready, whatever was done to it."""
+        for service in self.services:
+            service.thaw()
+            if not service.is_alive():
+                service.start()
+        await ready(*self.services)
+        self.fenced_before = fenced_writes(self.client)
 
     @property
     def diary(self) -> Path:

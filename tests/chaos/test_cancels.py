@@ -58,21 +58,21 @@ async def test_the_turn_of_a_dead_worker_is_cancelled_from_another_node(tmp_path
                 assert waited.json()["outcome"] == "requested", "nobody is there to stop it yet"
                 assert ends(ledger(own.client, "s")) == []
                 await history.surely(client, "s", "and then", message_id="next")
-                successor, started_ms = own.worker(store_url=deaf.redis_url), now_ms(own.client)
+                successor = own.worker(store_url=deaf.redis_url)
                 await attending(own, successor)
                 attended_ms = now_ms(own.client)
                 level = (await elsewhere.get("/v1/sessions/s/idle?after=1&timeout=0")).json()
                 await wait_until(lambda: ends(ledger(own.client, "s")), PATIENCE_S, "the turn to be aborted")
                 (first, *_) = of_type(ledger(own.client, "s"), "turn/end")
-                figure.recoveries_s.append(max(0, first.time - started_ms) / 1000)
-                assert first.time < attended_ms + SOON_S * 1000
+                figure.recoveries_s.append(max(0, first.time - attended_ms) / 1000)
+                assert figure.recoveries_s[-1] < SOON_S
                 assert level["status"] in {"running", "idle"}
                 await wait_until(lambda: "next" in admitted(ledger(own.client, "s")), PATIENCE_S, "the next to run")
                 stopped = await elsewhere.post("/v1/sessions/s/cancel?wait=20")
                 assert stopped.json()["outcome"] == "settled"
                 assert ends(ledger(own.client, "s"))[-1] == "aborted"
         await all_idle(own, PATIENCE_S)
-        facts = hold_trial(own.client, history, figure)["s"]
+        facts = hold_trial(own, history, figure)["s"]
     assert ends(facts) == ["aborted", "aborted"]
     assert admitted(facts) == ["first", "next"]
 
@@ -97,7 +97,7 @@ KIND_WHEN: Final = {
 
 
 async def test_a_cancel_and_a_completion_at_the_same_moment_make_one_end_of_the_right_kind(
-    redis70: Server, figure: Figure, rng: random.Random
+    redis70: Server, tmp_path: Path, figure: Figure, rng: random.Random
 ) -> None:
     """T13 (Abilityai/trinity#671): 10,000 races on a real Redis, over two connections: a cancel between read and claim,
     between claim and step, before the first token, after the answer, and with the act that ends the turn."""
@@ -114,7 +114,7 @@ async def test_a_cancel_and_a_completion_at_the_same_moment_make_one_end_of_the_
 
         await asyncio.gather(*(run(session, race) for session, race in races.items()))
     with redis70.client() as client:
-        found = hold_trial(client, History(), figure)
+        found = hold_trial(Stand(redis70, tmp_path, client), History(), figure)
     figure.fault(RACES)
     came = Counter(judge(found[session], race, answers[session]) for session, race in races.items())
     print("T13", dict(came))
@@ -193,69 +193,76 @@ class Arena:
 QUEUED: Final = ["one", "two", "three"]
 
 
-@pytest.mark.parametrize("queue", ["keep", "hold", "clear"])
 async def test_what_is_queued_obeys_the_cancel_and_a_hold_survives_a_restart_of_the_store(
-    tmp_path: Path, figure: Figure, queue: str
+    tmp_path: Path, figure: Figure
 ) -> None:
     """T14 (compozy/compozy#522): keep, hold or clear with three queued behind a backend that never answers; the cancel
-    comes twice, and once more when its turn is long over. Then the store is killed and started again."""
+    comes twice, and once more when its turn is long over. Meanwhile the store is killed and started again."""
     history = History()
     with stand(tmp_path, aof="always") as own:
         ingest, worker = own.ingest(), own.worker()
         await ready(ingest, worker)
         async with http(ingest.url) as client:
-            await made(client, ["s"], "handy")
-            await history.surely(client, "s", "never answer", message_id="zero")
-            await wait_until(lambda: admitted(ledger(own.client, "s")), PATIENCE_S, "the model to be asked")
-            for message_id in QUEUED:
-                await history.surely(client, "s", message_id, message_id=message_id)
-            answers = [await client.post("/v1/sessions/s/cancel", json={"queue": queue, "turn": 1}) for _ in range(2)]
-            assert answers[0].status_code == 202, answers[0].text
-            assert answers[0].json()["stillQueued"] == ([] if queue == "clear" else QUEUED)
-            await wait_until(lambda: ends(ledger(own.client, "s")), PATIENCE_S, "the turn to end")
+            await made(client, OBEYED, "handy")
+            await asyncio.gather(*(stopped(own, client, history, queue) for queue in OBEYED))
             await all_idle(own, PATIENCE_S)
             own.store.kill()
             own.store.start()
             await ready(ingest)
             figure.fault()
-            late = await client.post("/v1/sessions/s/cancel", json={"queue": "clear", "turn": 1})
-            assert (late.status_code, late.json()["code"]) == (409, "not-open")
-            await OBEYED[queue](own, client)
-            await history.surely(client, "s", "and on", message_id="last")
+            for queue, obeyed in OBEYED.items():
+                late = await client.post(f"/v1/sessions/{queue}/cancel", json={"queue": "clear", "turn": 1})
+                assert (late.status_code, late.json()["code"]) == (409, "not-open")
+                await obeyed(own, client)
+                await history.surely(client, queue, "and on", message_id=f"{queue}-last")
             await all_idle(own, PATIENCE_S)
-        facts = hold_trial(own.client, history, figure)["s"]
-    assert ends(facts) == ["aborted", *["completed"] * (1 if queue == "clear" else 4)]
-    assert admitted(facts) == ["zero", *([] if queue == "clear" else QUEUED), "last"]
+        found = hold_trial(own, history, figure)
+    for queue in OBEYED:
+        run = [] if queue == "clear" else [f"{queue}-{word}" for word in QUEUED]
+        assert ends(found[queue]) == ["aborted", *["completed"] * (len(run) + 1)]
+        assert admitted(found[queue]) == [f"{queue}-zero", *run, f"{queue}-last"]
+
+
+async def stopped(own: Stand, client: httpx2.AsyncClient, history: History, queue: str) -> None:
+    """A turn that never answers, three messages behind it, and two cancels that say what becomes of them."""
+    await history.surely(client, queue, "never answer", message_id=f"{queue}-zero")
+    await wait_until(lambda: admitted(ledger(own.client, queue)), PATIENCE_S, "the model to be asked")
+    for word in QUEUED:
+        await history.surely(client, queue, word, message_id=f"{queue}-{word}")
+    body = {"queue": queue, "turn": 1}
+    first, *_ = [await client.post(f"/v1/sessions/{queue}/cancel", json=body) for _ in range(2)]
+    assert first.status_code == 202, first.text
+    assert first.json()["stillQueued"] == ([] if queue == "clear" else [f"{queue}-{word}" for word in QUEUED])
 
 
 async def kept(own: Stand, client: httpx2.AsyncClient) -> None:
     """All three have run."""
-    assert (await waiting(client)) == []
+    assert await waiting(client, "keep") == []
 
 
 async def held(own: Stand, client: httpx2.AsyncClient) -> None:
     """All three wait, visibly, and no worker touches them, until they are released."""
-    level = (await client.get("/v1/sessions/s")).json()
+    level = (await client.get("/v1/sessions/hold")).json()
     assert (level["status"], level["held"], level["pending"]) == ("idle", 3, 3)
-    assert [each.data.get("held") for each in of_type(ledger(own.client, "s"), "agent/status")][-1] == 3
-    assert await waiting(client) == QUEUED
-    assert (await client.post("/v1/sessions/s/release")).status_code in {200, 202}
+    assert [each.data.get("held") for each in of_type(ledger(own.client, "hold"), "agent/status")][-1] == 3
+    assert await waiting(client, "hold") == [f"hold-{word}" for word in QUEUED]
+    assert (await client.post("/v1/sessions/hold/release")).status_code in {200, 202}
     await all_idle(own, PATIENCE_S)
-    again = await client.post("/v1/sessions/s/release")
+    again = await client.post("/v1/sessions/hold/release")
     assert (again.status_code, again.json()["code"]) == (409, "not-held")
 
 
 async def cleared(own: Stand, client: httpx2.AsyncClient) -> None:
     """All three are cancelled, each with the cause."""
-    causes = [each.data["cause"] for each in of_type(ledger(own.client, "s"), "inbox/cancelled")]
+    causes = [each.data["cause"] for each in of_type(ledger(own.client, "clear"), "inbox/cancelled")]
     assert causes == ["cancel"] * 3
-    assert await waiting(client) == []
+    assert await waiting(client, "clear") == []
 
 
 OBEYED: Final = {"keep": kept, "hold": held, "clear": cleared}
 
 
-async def waiting(client: httpx2.AsyncClient) -> list[str]:
+async def waiting(client: httpx2.AsyncClient, session: str) -> list[str]:
     """The ids of what waits, in order."""
-    page = (await client.get("/v1/sessions/s/messages?state=pending")).json()
+    page = (await client.get(f"/v1/sessions/{session}/messages?state=pending")).json()
     return [message["messageId"] for message in page["messages"]]

@@ -1,7 +1,6 @@
 """What was queued outlives the fate of the turn before it."""
 
 import asyncio
-from pathlib import Path
 from typing import Final
 
 import httpx2
@@ -10,7 +9,7 @@ import pytest
 from tests.chaos.figure import Figure
 from tests.chaos.history import History, http
 from tests.chaos.ledger import admitted, ends, of_type
-from tests.chaos.stand import Stand, all_idle, made, ready, stand
+from tests.chaos.stand import Stand, all_idle, made
 from tests.chaos.trial import hold_trial
 from tests.waiting import wait_until
 
@@ -39,7 +38,7 @@ async def test_three_follow_ups_run_in_order_whatever_becomes_of_the_turn_before
             await aborted(client, session, turn)
     figure.fault(3)
     await all_idle(calm, PATIENCE_S, session)
-    facts = hold_trial(calm.client, history, figure, sessions=session)[session]
+    facts = hold_trial(calm, history, figure, sessions=session)[session]
     assert ends(facts) == [kind] * 3
     entered = [message for each in of_type(facts, "inbox/claimed") for message in each.data["messageIds"]]
     assert entered == list(QUEUED)
@@ -60,20 +59,17 @@ async def aborted(client: httpx2.AsyncClient, session: str, turn: int) -> None:
     await wait_until(cancelled, PATIENCE_S, f"turn {turn} to be open")
 
 
-async def test_three_follow_ups_run_in_order_after_a_turn_that_kills_its_worker(tmp_path: Path, figure: Figure) -> None:
+async def test_three_follow_ups_run_in_order_after_a_turn_that_kills_its_worker(rough: Stand, figure: Figure) -> None:
     """T4 (openclaw/openclaw#29497): the turn before ends its worker's process; so does the second one."""
-    history = History()
-    with stand(tmp_path) as own:
-        ingest, workers = own.ingest(), [own.worker() for _ in range(3)]
-        await ready(ingest, *workers)
-        async with http(ingest.url) as client:
-            await made(client, ["s"], "handy")
-            for message_id, content in zip(QUEUED, ("stumble here", "stumble there", "hello"), strict=True):
-                await history.surely(client, "s", content, message_id=message_id)
-        await all_idle(own, PATIENCE_S)
-        facts = hold_trial(own.client, history, figure)["s"]
-        figure.fault(2)
-        assert sum(worker.is_alive() for worker in workers) == 1
+    history, session = History(), "T4-crash"
+    async with http(rough.of_kind("ingest")[0].url) as client:
+        await made(client, [session], "handy")
+        for message_id, content in zip(QUEUED, ("stumble here", "stumble there", "hello"), strict=True):
+            await history.surely(client, session, content, message_id=message_id)
+    await all_idle(rough, PATIENCE_S)
+    facts = hold_trial(rough, history, figure, sessions=session)[session]
+    figure.fault(2)
+    assert sum(worker.is_alive() for worker in rough.of_kind("worker")) == 1
     assert admitted(facts) == list(QUEUED)
     assert ends(facts) == ["completed"] * 3
     assert [each.data["attempt"] for each in of_type(facts, "turn/recovered")] == [2, 2]
@@ -88,7 +84,7 @@ async def test_steers_around_the_end_of_a_turn_are_consumed_once_and_in_order(ca
         await made(client, sessions, "brisk")
         await asyncio.gather(*(steered(client, history, session) for session in sessions))
     await all_idle(calm, PATIENCE_S)
-    found = hold_trial(calm.client, history, figure, sessions="T5-")
+    found = hold_trial(calm, history, figure, sessions="T5-")
     for session in sessions:
         facts = found[session]
         lanes = {each.data["messageId"]: each.data["lane"] for each in of_type(facts, "inbox/queued")}

@@ -12,7 +12,7 @@ import pytest
 from tests.chaos.figure import Figure
 from tests.chaos.history import History, http
 from tests.chaos.ledger import admitted, ends, held_by, of_type
-from tests.chaos.stand import Service, Stand, all_idle, made, ready, stand
+from tests.chaos.stand import Stand, all_idle, made, ready, stand
 from tests.chaos.trial import hold_trial
 from tests.providers import Provider, aimock, provider
 
@@ -23,70 +23,64 @@ pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 CRASHES_MAX: Final = 3
 PATIENCE_S: Final = 60.0
 ATTEMPTS: Final = 3
+OTHERS: Final = 10
 
 
 @pytest.mark.parametrize(
     ("content", "touched"), [("poison before", None), ("poison after", "die after")], ids=["before", "after"]
 )
 async def test_a_message_that_kills_its_worker_is_given_up_after_a_few_crashes(
-    tmp_path: Path, figure: Figure, content: str, touched: str | None
+    rough: Stand, figure: Figure, content: str, touched: str | None
 ) -> None:
     """T10 (curie-eng/curie#236): the worker dies before the model has answered, or after. The turn ends `interrupted`,
-    a dead letter names it and its messages, the next message of the session runs, and others never wait long."""
-    history = History()
-    with stand(tmp_path) as own:
-        ingest, workers = own.ingest(), [own.worker() for _ in range(3)]
-        await ready(ingest, *workers)
-        async with http(ingest.url) as client, supervised(workers, figure):
-            await made(client, ["s"], "handy")
-            await history.surely(client, "s", content, message_id="poison")
-            await history.surely(client, "s", "and then", message_id="next")
-            others = await served_meanwhile(own, client, history)
-            await all_idle(own, PATIENCE_S)
-            letters = (await client.get("/v1/dead")).json()["letters"]
-        found = hold_trial(own.client, history, figure)
-        assert len(own.entries(touched or "nothing")) == (CRASHES_MAX if touched else 0)
-    facts = found["s"]
+    a dead letter names it and its messages, the next message of the session runs, and others are served meanwhile."""
+    history, session = History(), f"T10-{content.replace(' ', '-')}"
+    async with http(rough.of_kind("ingest")[0].url) as client, supervised(rough, figure):
+        await made(client, [session], "handy")
+        await history.surely(client, session, content, message_id="poison")
+        await history.surely(client, session, "and then", message_id="next")
+        await served_meanwhile(rough, client, history, session)
+        await all_idle(rough, PATIENCE_S)
+        letters = (await client.get("/v1/dead")).json()["letters"]
+    facts = hold_trial(rough, history, figure, sessions=session)[session]
+    assert len(rough.entries(touched or "nothing")) == (CRASHES_MAX if touched else 0)
     assert ends(facts) == ["interrupted", "completed"]
     assert admitted(facts) == ["poison", "next"]
-    (letter,) = letters
-    assert (letter["sessionId"], letter["turn"], letter["reason"]) == ("s", 1, "interrupted")
-    assert letter["attempts"] == CRASHES_MAX
+    (letter,) = [letter for letter in letters if letter["sessionId"] == session]
+    assert (letter["turn"], letter["reason"], letter["attempts"]) == (1, "interrupted", CRASHES_MAX)
+    assert [message["messageId"] for message in letter["messages"]] == ["poison"]
     assert [each.data["attempt"] for each in of_type(facts, "turn/recovered")] == list(range(2, CRASHES_MAX + 1))
     answers = [each for each in of_type(facts, "assistant/message") if each.data["turn"] == 1]
     assert len(answers) == (1 if touched else 0), "what was answered is not asked for again"
-    assert others
 
 
 async def test_a_message_that_died_before_it_was_admitted_is_queued_again_under_its_id(
-    tmp_path: Path, figure: Figure
+    rough: Stand, figure: Figure
 ) -> None:
     """T10 (curie-eng/curie#236): an admission hook kills the worker, so the message never entered: it is dead. Once the
     hook is mended, it is redriven, and answered; a second redrive is refused."""
-    history = History()
-    with stand(tmp_path) as own:
-        ingest, workers = own.ingest(), [own.worker() for _ in range(3)]
-        await ready(ingest, *workers)
-        async with http(ingest.url) as client, supervised(workers, figure):
-            await made(client, ["s"], "guarded")
-            await history.surely(client, "s", "poison at the gate", message_id="poison")
-            await history.surely(client, "s", "and then", message_id="next")
-            await all_idle(own, PATIENCE_S)
-            record = (await client.get("/v1/sessions/s/messages/poison")).json()
-            assert record["state"] == "dead"
-            (letter,) = (await client.get("/v1/dead")).json()["letters"]
-            assert letter["messages"] == [{"messageId": "poison", "state": "dead"}]
-            with own.diary.open("a") as diary:
-                diary.write("antidote\n")
-            answer = await client.post(f"/v1/dead/{letter['letterId']}/redrive")
-            assert answer.status_code == 202, answer.text
-            (receipt,) = answer.json()["receipts"]
-            assert receipt["messageId"] == "poison"
-            await all_idle(own, PATIENCE_S)
-            again = await client.post(f"/v1/dead/{letter['letterId']}/redrive")
-            assert (again.status_code, again.json()["code"]) == (409, "not-dead")
-        facts = hold_trial(own.client, history, figure)["s"]
-        assert len(own.entries("gate")) == CRASHES_MAX
+    history, session = History(), "T10-gate"
+    async with http(rough.of_kind("ingest")[0].url) as client, supervised(rough, figure):
+        await made(client, [session], "guarded")
+        await history.surely(client, session, "poison at the gate", message_id="poison")
+        await history.surely(client, session, "and then", message_id="next")
+        await all_idle(rough, PATIENCE_S)
+        record = (await client.get(f"/v1/sessions/{session}/messages/poison")).json()
+        assert record["state"] == "dead"
+        letters = (await client.get("/v1/dead")).json()["letters"]
+        (letter,) = [letter for letter in letters if letter["sessionId"] == session]
+        assert letter["messages"] == [{"messageId": "poison", "state": "dead"}]
+        with rough.diary.open("a") as diary:
+            diary.write("antidote\n")
+        answer = await client.post(f"/v1/dead/{letter['letterId']}/redrive")
+        assert answer.status_code == 202, answer.text
+        (receipt,) = answer.json()["receipts"]
+        assert receipt["messageId"] == "poison"
+        await all_idle(rough, PATIENCE_S)
+        again = await client.post(f"/v1/dead/{letter['letterId']}/redrive")
+        assert (again.status_code, again.json()["code"]) == (409, "not-dead")
+    facts = hold_trial(rough, history, figure, sessions=session)[session]
+    assert len(rough.entries("gate")) == CRASHES_MAX
     assert ends(facts) == ["interrupted", "completed", "completed"]
     assert admitted(facts) == ["next", "poison"]
     (reborn,) = [each for each in of_type(facts, "inbox/queued") if each.data.get("redrive")]
@@ -94,12 +88,12 @@ async def test_a_message_that_died_before_it_was_admitted_is_queued_again_under_
 
 
 @asynccontextmanager
-async def supervised(workers: list[Service], figure: Figure) -> AsyncIterator[None]:
+async def supervised(own: Stand, figure: Figure) -> AsyncIterator[None]:
     """Workers that die are started again, as an orchestrator does it."""
 
     async def watch() -> None:
         while True:
-            for worker in workers:
+            for worker in own.of_kind("worker"):
                 if not worker.is_alive():
                     figure.fault()
                     worker.start()
@@ -112,12 +106,12 @@ async def supervised(workers: list[Service], figure: Figure) -> AsyncIterator[No
         watching.cancel()
 
 
-async def served_meanwhile(own: Stand, client: httpx2.AsyncClient, history: History) -> int:
-    """Messages to other sessions, all of which are answered while the poisonous turn is still being tried."""
-    for number in range(10):
-        await history.surely(client, f"other-{number}", "hello")
-    await all_idle(own, PATIENCE_S, *(f"other-{number}" for number in range(10)))
-    return 10
+async def served_meanwhile(own: Stand, client: httpx2.AsyncClient, history: History, session: str) -> None:
+    """Messages to other sessions, all of which are answered."""
+    others = [f"{session}-{number}" for number in range(OTHERS)]
+    for other in others:
+        await history.surely(client, other, "hello")
+    await all_idle(own, PATIENCE_S, *others)
 
 
 async def test_a_storm_of_refusals_by_a_provider_costs_a_bounded_number_of_calls(
@@ -138,10 +132,10 @@ async def test_a_storm_of_refusals_by_a_provider_costs_a_bounded_number_of_calls
         async with http(ingest.url) as client:
             await made(client, sessions, "storm")
             await asyncio.gather(*(history.surely(client, session, "hello") for session in sessions))
-            await served_meanwhile(own, client, history)
+            await served_meanwhile(own, client, history, "other")
             assert set(sessions) & set(held_by(own.client, worker.pid)), "the storm is not over"
             await all_idle(own, PATIENCE_S)
-        found = hold_trial(own.client, history, figure)
+        found = hold_trial(own, history, figure)
     asked = provider.asked()
     figure.fault(len(asked))
     assert len(asked) == len(sessions) * ATTEMPTS

@@ -42,7 +42,7 @@ async def test_a_store_that_takes_no_writes_is_said_to_have_kept_nothing_and_has
                         await more(history, Told.REFUSED, 20)
             await more_receipts(history, 20)
         await all_idle(own, PATIENCE_S)
-        hold_trial(own.client, history, figure)
+        hold_trial(own, history, figure)
     refused = {attempt.code for attempt in history.by(Told.REFUSED)}
     assert refused == {"store-refused"}
     assert not history.unsettled
@@ -152,7 +152,7 @@ async def test_a_receipt_that_was_lost_on_its_way_is_had_by_asking_again_and_the
                     assert again.duplicate
                 figure.fault(inner.faults + outer.faults)
         await all_idle(own, PATIENCE_S)
-        hold_trial(own.client, history, figure)
+        hold_trial(own, history, figure)
 
 
 def copies(own: Stand, session: str, message_id: str) -> list[int]:
@@ -183,7 +183,7 @@ async def test_what_a_cut_network_leaves_in_doubt_is_one_message_in_the_end(
                 await more_receipts(history, 20)
         figure.fault(network.faults)
         await all_idle(own, PATIENCE_S)
-        hold_trial(own.client, history, figure)
+        hold_trial(own, history, figure)
     assert not history.unsettled
 
 
@@ -215,7 +215,7 @@ async def test_a_full_queue_refuses_what_it_did_not_keep_and_takes_it_when_there
             for attempt in refused:
                 await history.surely(client, "s", "hello again", message_id=attempt.message_id)
         await all_idle(own, PATIENCE_S)
-        hold_trial(own.client, history, figure)
+        hold_trial(own, history, figure)
 
 
 async def test_receipts_given_on_the_way_out_are_true(tmp_path: Path, figure: Figure) -> None:
@@ -239,7 +239,7 @@ async def test_receipts_given_on_the_way_out_are_true(tmp_path: Path, figure: Fi
             stop.set()
             await asyncio.gather(*senders)
         await all_idle(own, PATIENCE_S)
-        found = hold_trial(own.client, history, figure)
+        found = hold_trial(own, history, figure)
     recovered = [each.data["reason"] for facts in found.values() for each in of_type(facts, "turn/recovered")]
     assert set(recovered) <= {"handback"}, "who ends in order leaves no crash behind"
 

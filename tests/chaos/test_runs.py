@@ -35,7 +35,7 @@ async def test_a_run_never_returns_what_was_before_its_receipt(calm: Stand, figu
         is_an_interval(result)
         assert result.from_seq > max(yesterday.to_seq, *(receipt.cursor for receipt in others))
     await all_idle(calm, PATIENCE_S, "T1-crowd")
-    hold_trial(calm.client, History(), figure, sessions="T1-crowd")
+    hold_trial(calm, History(), figure, sessions="T1-crowd")
 
 
 async def test_an_idle_that_arrives_late_ends_nobody_elses_run(calm: Stand, figure: Figure) -> None:
@@ -51,7 +51,7 @@ async def test_an_idle_that_arrives_late_ends_nobody_elses_run(calm: Stand, figu
     for result in results:
         is_an_interval(result)
     await all_idle(calm, PATIENCE_S, "T1-late")
-    hold_trial(calm.client, History(), figure, sessions="T1-late")
+    hold_trial(calm, History(), figure, sessions="T1-late")
 
 
 def test_a_run_takes_no_cursor_and_its_result_claims_no_success() -> None:

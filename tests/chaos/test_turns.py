@@ -16,7 +16,7 @@ from mailslot_core.turn import Draft
 from tests.chaos.figure import Figure
 from tests.chaos.history import History, http
 from tests.chaos.ledger import admitted, ends, ledger, now_ms, of_type
-from tests.chaos.stand import LEASE_MS, Stand, all_idle, made, ready, stand
+from tests.chaos.stand import LEASE_MS, Stand, all_idle, made
 from tests.chaos.trial import hold_trial, recovery_s
 from tests.conftest import empty
 from tests.crew import prompt
@@ -44,44 +44,43 @@ async def test_a_tool_that_blocks_for_several_leases_keeps_its_turn_and_runs_onc
             await client.get("/v1/sessions/T7-long/idle?timeout=0.5")
         await history.surely(client, "T7-long", "and then")
     await all_idle(calm, PATIENCE_S, "T7-long")
-    facts = hold_trial(calm.client, history, figure, sessions="T7-long")["T7-long"]
+    facts = hold_trial(calm, history, figure, sessions="T7-long")["T7-long"]
     assert len(calm.entries("block long")) == 1
     assert not list(of_type(facts, "turn/recovered"))
     assert len({each.epoch for each in facts if each.data.get("turn") == 1}) == 1
 
 
-async def test_a_frozen_loop_is_replaced_although_its_process_lives(tmp_path: Path, figure: Figure) -> None:
+async def test_a_frozen_loop_is_replaced_although_its_process_lives(rough: Stand, figure: Figure) -> None:
     """T7 (Abilityai/trinity#2846): a tool that stands on the event loop for 20 s while a thread of its process goes on.
     Its cap is a minute; its sessions go on elsewhere within a lease and two seconds."""
-    history = History()
-    with stand(tmp_path) as own:
-        ingest, workers = own.ingest(), [own.worker(), own.worker()]
-        await ready(ingest, *workers)
-        async with http(ingest.url) as client:
-            await made(client, ["s", "beside"], "handy")
-            await history.surely(client, "s", "freeze")
-            await wait_until(lambda: own.entries("freeze"), PATIENCE_S, "the loop to be frozen")
-            frozen_ms = now_ms(own.client)
-            figure.fault()
-            taken_s = await wait_until(partial(taken_up, own, frozen_ms), PATIENCE_S, "a successor")
-            await history.surely(client, "beside", "hello")
-            await all_idle(own, PATIENCE_S)
-            assert all(worker.is_alive() for worker in workers)
-        facts = hold_trial(own.client, history, figure)["s"]
-        assert ends(facts) == ["completed"]
-        assert len(own.entries("freeze")) == 2, "a tool that only reads is asked again"
+    history, session, workers = History(), "T7-frozen", rough.of_kind("worker")
+    async with http(rough.of_kind("ingest")[0].url) as client:
+        await made(client, [session, "T7-beside"], "handy")
+        await history.surely(client, session, "freeze")
+        (entry,) = await wait_until(lambda: rough.entries("freeze"), PATIENCE_S, "the loop to be frozen")
+        frozen_ms = now_ms(rough.client)
+        figure.fault()
+        taken_s = await wait_until(partial(taken_up, rough, session, frozen_ms), PATIENCE_S, "a successor")
+        await history.surely(client, "T7-beside", "hello")
+        await all_idle(rough, PATIENCE_S)
+    (frozen,) = [worker for worker in workers if entry.endswith(f" {worker.pid}")]
+    assert frozen.is_alive()
+    frozen.kill()
+    facts = hold_trial(rough, history, figure, sessions="T7-")[session]
+    assert ends(facts) == ["completed"]
+    assert len(rough.entries("freeze")) == 2, "a tool that only reads is asked again"
     assert taken_s is not None
     figure.recoveries_s.append(taken_s)
     assert taken_s < RECOVERY_S_MAX
 
 
-def taken_up(own: Stand, since_ms: int) -> float | None:
-    """Seconds until the turn of the session `s` went on."""
-    return recovery_s(ledger(own.client, "s"), since_ms)
+def taken_up(own: Stand, session: str, since_ms: int) -> float | None:
+    """Seconds until the session's turn went on."""
+    return recovery_s(ledger(own.client, session), since_ms)
 
 
 async def test_of_two_that_claim_at_once_one_drives_and_the_other_settles_nothing(
-    redis70: Server, figure: Figure
+    redis70: Server, tmp_path: Path, figure: Figure
 ) -> None:
     """T9 (mastra-ai/mastra#23648): two stores on two connections ask for one ready session at the same moment; and an
     owner that gave its lease up between reading and committing writes nothing into its sibling's turn."""
@@ -103,7 +102,7 @@ async def test_of_two_that_claim_at_once_one_drives_and_the_other_settles_nothin
             await worker.answer(sibling)
             figure.fault(2)
     with redis70.client() as client:
-        found = hold_trial(client, History(), figure)
+        found = hold_trial(Stand(redis70, tmp_path, client), History(), figure)
     assert figure.fenced == RACES
     assert all(admitted(facts) == ["A"] for facts in found.values())
 

@@ -38,7 +38,7 @@ async def test_a_message_that_comes_while_the_agent_goes_idle_is_admitted_soon(
             *(at_the_edge(client, history, f"T2-{number}", random.Random(rng.random())) for number in range(SESSIONS))
         )
     await all_idle(calm, PATIENCE_S)
-    found = hold_trial(calm.client, history, figure, sessions="T2-")
+    found = hold_trial(calm, history, figure, sessions="T2-")
     waits = [wait for facts in found.values() for wait in waits_s(facts)]
     assert len(waits) > SESSIONS, "some came to an idle agent"
     assert max(waits) < WAKE_S_MAX
@@ -73,7 +73,7 @@ async def test_without_any_notice_nothing_is_forgotten_and_nobody_hangs(
                 await idle_is_told(client, history, "s1")
             figure.fault(deaf.faults)
             assert deaf.faults > 0, "notices were published, and lost"
-        found = hold_trial(own.client, history, figure)
+        found = hold_trial(own, history, figure)
     waits = [wait for facts in found.values() for wait in waits_s(facts)]
     assert max(waits) < LEASE_MS / 1000 + WAKE_S_MAX
 

@@ -5,27 +5,26 @@ history (receipts, refusals, unknowns) ──┐
 ledgers (XRANGE) ────────────────────────┘
 """
 
-import redis
-
 from mailslot_services.verify.checker import check
 from tests.chaos.figure import Figure
 from tests.chaos.history import History
 from tests.chaos.ledger import Ledger, fenced_writes, ledgers, of_type
+from tests.chaos.stand import Stand
 
 
 def hold_trial(
-    client: redis.Redis, history: History, figure: Figure, *, sessions: str = "", at_rest: bool = True
+    own: Stand, history: History, figure: Figure, *, sessions: str = "", at_rest: bool = True
 ) -> dict[str, Ledger]:
     """Read every ledger, hold everything against everything, put what was found into the figures, and fail on any
     finding. `at_rest`: everything has come to its end; `sessions`: what the names of those to try begin with, where
     scenarios share a store. Gives the ledgers."""
-    found = {session: facts for session, facts in ledgers(client).items() if session.startswith(sessions)}
+    found = {session: facts for session, facts in ledgers(own.client).items() if session.startswith(sessions)}
     report = check(found, history.told, at_rest=at_rest)
     figure.operations += report.messages
     figure.losses += report.losses
     figure.duplicates += report.duplicates
     figure.inversions += report.inversions
-    figure.fenced += fenced_writes(client)
+    figure.fenced += fenced_writes(own.client) - own.fenced_before
     assert report.sound, "\n".join(report.sentences[:20])
     return found
 
