@@ -95,13 +95,13 @@ class Scheduler(asyncio.BaseEventLoop):
     """The loop. It is asyncio's own, but for time, the choice of what runs next, and processes."""
 
     _ready: deque[asyncio.Handle]
-    _scheduled: list[asyncio.TimerHandle]
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
         self._rng = rng
         self._now_s = 0.0
         self._serials = count(1)
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self.handles = 0
         self.closing = False
         self.set_task_factory(self._task)
@@ -118,6 +118,21 @@ class Scheduler(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None:
         """Nothing sleeps, so nothing needs to be woken."""
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now_s + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, next(self._serials), timer))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is passed over when its time comes."""
 
     # -- running ----------------------------------------------------------------------------------------------
 
@@ -144,16 +159,16 @@ class Scheduler(asyncio.BaseEventLoop):
 
     def _jump(self) -> None:
         """Go to the next timer, and make ready all that are due then."""
-        timers = self._scheduled
-        while timers and timers[0]._cancelled:
+        timers, ready = self._timers, self._ready
+        while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
         if not timers:
             raise Endless("nothing will ever run again")
-        self._now_s = max(self._now_s, timers[0].when())
-        while timers and timers[0].when() <= self._now_s:
-            timer = heapq.heappop(timers)
+        self._now_s = now = max(self._now_s, timers[0][0])
+        while timers and timers[0][0] <= now:
+            timer = heapq.heappop(timers)[2]
             if not timer._cancelled:
-                self._ready.append(timer)
+                ready.append(timer)
 
     # -- processes --------------------------------------------------------------------------------------------
 

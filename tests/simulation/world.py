@@ -140,7 +140,7 @@ def plan(rng: random.Random) -> Plan:
         jumps=0 if calm else rng.choice((0, 0, 0, 1, 2)),
         crashes_max=rng.choice((2, 3, 3, 6)),
         settings=worker_settings(
-            rng.choice((1_000, 2_000, 4_000)),
+            rng.choice((2_000, 4_000)),
             rng.choice((1, 2, 8)),
             rng.choice((1, 2, 16)),
             rng.choice((0, 1_000, 10_000)),
