@@ -52,6 +52,7 @@ class Life:
     ended: int | None = None
     end: str | None = None
     why: str | None = None
+    step: int | None = None  # that admitted it
     moved: bool = False
 
 
@@ -83,6 +84,8 @@ class Book:
     crashes: Counter[int] = field(default_factory=Counter)
     retries: Counter[tuple[int, int]] = field(default_factory=Counter)
     rounds: Counter[str] = field(default_factory=Counter)
+    answered: set[tuple[int, int]] = field(default_factory=set)
+    calls: dict[str, str] = field(default_factory=dict)  # of the open step, without those that have a result
     cancels: list[tuple[int, int | None]] = field(default_factory=list)  # seq, the turn that it names
     goal: Mapping[str, Any] | None = None
     goal_cleared: bool = False
@@ -240,6 +243,7 @@ def _admitted(book: Book, event: Event, life: Life) -> None:
     words = "".join(block["text"] for block in event.data["content"])
     if words != life.words and not book.rewrites:
         book.complain("M7", event, f"{life.message_id} says {words!r} and was {life.words!r}")
+    life.step = event.data["step"]
     if life.goal:
         book.rounds[life.goal] += 1
 
@@ -343,7 +347,30 @@ def _step(book: Book, event: Event) -> None:
     starts = event.type == "step/start"
     if starts == book.step_open or not book.open or event.data["step"] != book.step + starts:
         book.complain("T3", event, f"in turn {book.turn} step {book.step}")
+    if book.calls:
+        book.complain("T3", event, f"calls {sorted(book.calls)} have no result")
     book.step_open, book.step = starts, event.data["step"]
+
+
+def _answer(book: Book, event: Event) -> None:
+    place = (event.data["turn"], event.data["step"])
+    if place != (book.turn, book.step) or not book.step_open or place in book.answered:
+        book.complain("T9", event, f"a second answer, or one outside its step, in turn {book.turn} step {book.step}")
+    if event.data.get("interrupted") and book.cancel is None:
+        book.complain("T9", event, "an answer is interrupted, and nobody cancelled")
+    book.answered.add(place)
+    book.calls = {call["callId"]: "asked" for call in event.data.get("toolCalls", ())}
+
+
+def _call(book: Book, event: Event) -> None:
+    if book.calls.get(event.data["callId"]) != "asked":
+        book.complain("T3", event, f"call {event.data['callId']} was not asked for, or was started before")
+    book.calls[event.data["callId"]] = "started"
+
+
+def _result(book: Book, event: Event) -> None:
+    if book.calls.pop(event.data["callId"], None) is None:
+        book.complain("T3", event, f"call {event.data['callId']} has a result already, or was not asked for")
 
 
 def _retry(book: Book, event: Event) -> None:
@@ -383,6 +410,9 @@ RULES: Final[dict[str, Callable[[Book, Event], None]]] = {
     "cancel/requested": _cancel,
     "step/start": _step,
     "step/end": _step,
+    "assistant/message": _answer,
+    "tool/call": _call,
+    "tool/result": _result,
     "llm/retry": _retry,
     "goal/change": _goal,
     "session/closed": _closed,

@@ -42,7 +42,7 @@ def verdict(world: World) -> list[str]:
         wrong += [f"{session_id}: {sentence}" for sentence in invariants.violations(ledger)]
         wrong += [*book.wrong, *_order(book)]
     for session_id, ledger, book in present:
-        wrong += [*_store(world, session_id, ledger), *_letters(world, book)]
+        wrong += [*_store(world, session_id, ledger), *_letters(world, book), *_records(world, book)]
         wrong += _calm(book) if world.plan.is_calm else ()
         wrong += _in_time(book) if not world.plan.jumps else ()
         if world.rested_s is not None:
@@ -94,6 +94,16 @@ def _store(world: World, session_id: str, ledger: Sequence[Event]) -> Iterator[s
     for name, value in wanted.items():
         if kept[name] != value:
             yield f"L2 {session_id}: index {name} is {kept[name]}, the ledger gives {value}"
+
+
+def _records(world: World, book: Book) -> Iterator[str]:
+    """M6: at the end each record says what became of the message, by the ledger."""
+    for name, lives in book.lives.items():
+        record, life = at_once(world.kept.message(book.session_id, name)), lives[-1]
+        state = life.end or ("claimed" if life.claimed else "queued")
+        admitted = (life.claimed_by, life.step) if life.end == "admitted" else (record.turn, record.step)
+        if (record.state, record.turn, record.step) != (state, *admitted) or (life.ended and record.why != life.why):
+            yield f"M6 {book.session_id}: the record of {name} is {record}; the ledger says {life}"
 
 
 def _rested(book: Book) -> Iterator[str]:

@@ -25,6 +25,9 @@ CANCELS: Final = frozenset({"cancel", "close_session"})
 """Acts that may cancel a turn: no hook of the simulation aborts."""
 
 
+RELEASES: Final = frozenset({"submit", "move", "release", "redrive", "goal_change"})
+"""Acts that may end a hold (S7): those of people and backends."""
+
 THAWED_S: Final = 0.25
 """How long a process that was frozen may take to find out that its leases are over: it looks 20 times a lease."""
 
@@ -100,6 +103,8 @@ class Witness:
         """An act of the store: hold its answer to the ledger before and after it."""
         if seen.refused is not None and appended:
             self.complain(f"{seen.name} was refused {seen.refused} and appended {appended[0]}")
+        if seen.name not in RELEASES and any(event.type == "inbox/released" for _, event in appended):
+            self.complain(f"{seen.name} ended a hold")
         if seen.name not in CANCELS and any(event.type == "cancel/requested" for _, event in appended):
             self.complain(f"{seen.name} appended a cancel that nobody asked for")
         named = seen.arguments[0] if seen.arguments and isinstance(seen.arguments[0], str) else ""
@@ -112,6 +117,8 @@ class Witness:
             acts.setdefault(session_id, []).append(event)
         for session_id, events in acts.items():
             self.books[session_id].read(events)
+            if any(event.type == "agent/status" and event.data["status"] == "idle" for event in events):
+                self._ended(session_id)
         next(going, None)
         if seen.name == "sweep" and seen.refused is None:
             self._swept(seen.arguments[0])
@@ -177,6 +184,14 @@ class Witness:
                 f"{call.process.name} calls a model for {call.session_id} turn {call.turn} step {call.step} "
                 f"while {others[0].process.name} is waiting for one since {others[0].begun:.4f} s"
             )
+
+    def _ended(self, session_id: str) -> None:
+        """C4: idle is said when work has really ended, by everybody who is not cut off from knowing."""
+        now = self.loop.time()
+        on = [call for call in self._active.get(session_id, ()) if call.goes_on]
+        aware = [call for call in on if now - call.process.thawed_s >= THAWED_S]
+        if aware and not self.leases.jumped:
+            self.complain(f"{session_id} is idle, and {aware[0].process.name} waits for its model")
 
     def _told_the_truth(self, request: Request, call: ModelCall, ledger: Sequence[Event]) -> None:
         """L6: the transcript is the ledger's, up to what this step admitted."""

@@ -50,6 +50,9 @@ REST_S: Final = 120.0
 LOOK_S: Final = 0.5
 """How often it is looked whether everything rests."""
 
+LEAVE_S: Final = 25.0
+"""How long a worker that drains may take beside its grace period (R6): calls that are lost are waited for."""
+
 RECONCILE_S: Final = 2.0
 """How often a goal service looks through its goals."""
 
@@ -174,6 +177,7 @@ class Crew:
     process: Process
     kind: str
     stop: asyncio.Event
+    leaves_by: float = 0.0
     task: asyncio.Task[Any] | None = None
     worker: Worker | None = None
     continuation: Continuation | None = None
@@ -351,6 +355,7 @@ class World:
         found = [crew for crew in self.crews if crew.process is process and crew.kind != "door"]
         for crew in found:
             crew.stop.set()
+            crew.leaves_by = self.loop.time() + self.plan.settings.drain_ms / 1000 + LEAVE_S
             self.loop.later(self.rng.uniform(0.0, 1.0), self._leave, crew)
 
     def _leave(self, crew: Crew) -> None:
@@ -358,6 +363,9 @@ class World:
         if crew not in self.crews:
             return
         if crew.task is not None and not crew.task.done():
+            if self.loop.time() > crew.leaves_by and not (crew.process.freezes or self.is_cut(crew.process)):
+                self.witness.complain(f"{crew.process.name} was asked to leave and does not")
+                return
             self.loop.later(0.5, self._leave, crew)
             return
         self.crews.remove(crew)
