@@ -7,7 +7,8 @@ Rule 1: time is a number. It stands still while anything can run, and jumps when
 Rule 2: whatever can run may run next; the seed draws. asyncio promises no order between tasks, so no code may need one.
 Rule 3: a task belongs to the process that it was started in, and so do its children. A process that is frozen
         (SIGSTOP) or dead (kill -9) runs nothing; what it asked of others goes on without it.
-Rule 4: the same seed draws the same, in any Python process: no order comes from an address or from PYTHONHASHSEED.
+Rule 4: the same seed draws the same, in every process of one Python version: no order comes from an address or from
+        PYTHONHASHSEED.
 """
 
 from __future__ import annotations
