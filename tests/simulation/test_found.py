@@ -11,6 +11,7 @@ import pytest
 
 from mailslot_contracts import render
 from mailslot_core.agent import Answer, OnDelta, Request, UserEntry
+from mailslot_core.clock import SystemClock
 from mailslot_core.memory import MemoryStore
 from mailslot_core.session import Status
 from mailslot_core.store import Store
@@ -47,7 +48,7 @@ class Slow:
         if self.broken:
             raise ZeroDivisionError
         if not self.instant:
-            await asyncio.sleep(self.seconds)
+            await SystemClock().sleep(self.seconds)  # of the virtual loop
         return Answer("yes")
 
 
