@@ -25,7 +25,7 @@ PROVIDER := $(NODE)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo setup-test up demo test unit conformance e2e simulation bench check format schemas clean
+.PHONY: help setup setup-demo setup-test up demo test unit conformance e2e simulation chaos chaos-long bench check format schemas clean
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -54,6 +54,12 @@ e2e: setup-test ## run the whole product from the outside
 
 simulation: $(SETUP) ## live through many seeded worlds of faults; SEED=n replays one, SEEDS=n goes further
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
+
+chaos: setup-test ## kill, stop, cut off and fill up its parts while it works; ends with a table
+	$(BIN)/pytest tests/chaos $(ARGS)
+
+chaos-long: setup-test ## the same for minutes at random, and a stream that is quiet for eleven; SECONDS=600
+	CHAOS_SECONDS=$(or $(SECONDS),600) $(BIN)/pytest tests/chaos/test_soak.py $(ARGS)
 
 bench: setup-test ## measure; results go to bench-results/
 	$(BIN)/python -m tests.bench $(ARGS)

@@ -1,7 +1,9 @@
 """What scenarios share: their figures, which are printed as a table at the end, and the network they may break."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Final, NoReturn
 
 import pytest
@@ -12,6 +14,7 @@ from tests.chaos.namespace import REQUIRED, Namespace
 from tests.chaos.stand import Stand, stand
 
 FIGURES: Final = pytest.StashKey[list[Figure]]()
+SHARED: Final = pytest.StashKey[dict[str, tuple[Stand, AbstractContextManager[Stand]]]]()
 
 
 def unavailable(why: str) -> NoReturn:
@@ -32,39 +35,59 @@ def figure(request: pytest.FixtureRequest) -> Iterator[Figure]:
     request.config.stash.setdefault(FIGURES, []).append(own)
 
 
-@pytest.fixture(scope="session")
-def calm_stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    with stand(tmp_path_factory.mktemp("calm")) as own:
-        own.ingest()
-        own.worker()
-        own.worker()
-        own.goals()
-        yield own
-
-
 @pytest.fixture
-async def calm(calm_stand: Stand) -> Stand:
+async def calm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Stand:
     """A stand on which no process is hurt, for scenarios that hurt connections or only come at a bad moment. Each uses
     sessions whose names begin with its own number, and leaves them at rest."""
-    await calm_stand.revived()
-    return calm_stand
-
-
-@pytest.fixture(scope="session")
-def rough_stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    with stand(tmp_path_factory.mktemp("rough")) as own:
-        own.ingest()
-        for _ in range(3):
-            own.worker()
-        yield own
+    return await shared(request, tmp_path_factory, "calm", ("ingest", "worker", "worker", "goals"))
 
 
 @pytest.fixture
-async def rough(rough_stand: Stand) -> Stand:
+async def rough(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Stand:
     """An ingest and three workers, for scenarios that hurt workers. All of them run again when the next one begins;
     each uses sessions whose names begin with its own number, and leaves them at rest."""
-    await rough_stand.revived()
-    return rough_stand
+    return await shared(request, tmp_path_factory, "rough", ("ingest", "worker", "worker", "worker"))
+
+
+async def shared(
+    request: pytest.FixtureRequest, folders: pytest.TempPathFactory, name: str, kinds: Sequence[str]
+) -> Stand:
+    """The stand of that name, started if it is not there, with everything on it alive."""
+    stands = request.config.stash.setdefault(SHARED, {})
+    if name not in stands:
+        keeping = stand(folders.mktemp(name))
+        own = keeping.__enter__()
+        stands[name] = own, keeping
+        for kind in kinds:
+            getattr(own, kind)()
+    own, _ = stands[name]
+    await own.revived()
+    return own
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Scenarios that share a stand come one after the other, so that it is started once and ends with the last of
+    them: idle workers look around all the time, which others would have to share the machine with."""
+    places = [place for place, item in enumerate(items) if is_scenario(item)]
+    ordered = sorted((items[place] for place in places), key=lambda item: (wanted(item), item.path.name))
+    for place, item in zip(places, ordered, strict=True):
+        items[place] = item
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    stands = item.config.stash.get(SHARED, {})
+    for name in [name for name in stands if nextitem is None or name not in wanted(nextitem)]:
+        _, keeping = stands.pop(name)
+        keeping.__exit__(None, None, None)
+
+
+def is_scenario(item: pytest.Item) -> bool:
+    return item.path.parent == Path(__file__).parent
+
+
+def wanted(item: pytest.Item) -> list[str]:
+    """The shared stands that a test uses."""
+    return [name for name in ("calm", "rough") if name in getattr(item, "fixturenames", ())]
 
 
 @pytest.fixture(scope="session")

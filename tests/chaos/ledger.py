@@ -3,6 +3,7 @@
 What the store says of itself is no evidence in a trial of the store.
 """
 
+import zlib
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -11,7 +12,6 @@ import redis
 from mailslot_services.verify.ledger import Entry, read
 
 LEDGERS: Final = "mailslot:{p*}:s:*:ledger"
-STATES: Final = "mailslot:{p*}:s:*:state"
 PARTITIONS: Final = 16
 COUNTS: Final = "mailslot:{p*}:counts"
 
@@ -27,20 +27,15 @@ def ledgers(client: redis.Redis) -> dict[str, Ledger]:
 
 def ledger(client: redis.Redis, session: str) -> Ledger:
     """The ledger of one session; empty when there is none."""
-    key = ledger_key(client, session)
-    return [] if key is None else ledger_at(client, key)
+    return ledger_at(client, key_of(session, "ledger"))
 
 
-def ledger_key(client: redis.Redis, session: str) -> bytes | None:
-    """The key of a session's ledger, None when there is none."""
-    names = [f"mailslot:{{p{number:02d}}}:s:{session}:ledger" for number in range(PARTITIONS)]
-    with client.pipeline(transaction=False) as pipe:
-        for name in names:
-            pipe.exists(name)
-        return next((name.encode() for name, there in zip(names, pipe.execute(), strict=True) if there), None)
+def key_of(session: str, what: str) -> str:
+    """The name of a session's key: its partition is a checksum of its name, in every language."""
+    return f"mailslot:{{p{zlib.crc32(session.encode()) % PARTITIONS:02d}}}:s:{session}:{what}"
 
 
-def ledger_at(client: redis.Redis, key: bytes) -> Ledger:
+def ledger_at(client: redis.Redis, key: bytes | str) -> Ledger:
     entries: Any = client.xrange(key)  # redis-py's types leave open whether text is decoded; here it is not
     return read(entries)
 
@@ -50,11 +45,28 @@ def session_of(key: bytes) -> str:
     return key.decode().partition(":s:")[2].rpartition(":")[0]
 
 
+def members(client: redis.Redis, name: str) -> list[str]:
+    """What is in the sorted sets of this name, of all partitions."""
+    with client.pipeline(transaction=False) as pipe:
+        for number in range(PARTITIONS):
+            pipe.zrange(f"mailslot:{{p{number:02d}}}:{name}", 0, -1)
+        found: list[list[bytes]] = pipe.execute()
+    return [member.decode() for some in found for member in some]
+
+
 def owners(client: redis.Redis) -> dict[str, str]:
     """Who drives which session now: `<host>-<pid>-<token>/<slot>` by session, for those that somebody drives."""
-    states = list(client.scan_iter(match=STATES, count=1_000))
-    found: list[Any] = [client.hget(key, "owner") for key in states]
-    return {session_of(key): owner.decode() for key, owner in zip(states, found, strict=True) if owner}
+    leased = members(client, "leases")
+    with client.pipeline(transaction=False) as pipe:
+        for session in leased:
+            pipe.hget(key_of(session, "state"), "owner")
+        found: list[bytes | None] = pipe.execute()
+    return {session: owner.decode() for session, owner in zip(leased, found, strict=True) if owner}
+
+
+def running_sessions(client: redis.Redis) -> list[str]:
+    """The sessions that are said to be running."""
+    return members(client, "active")
 
 
 def held_by(client: redis.Redis, pid: int) -> list[str]:

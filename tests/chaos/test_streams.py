@@ -14,7 +14,7 @@ from mailslot import AsyncClient, CursorExpired, Settings
 from mailslot_core.task import end
 from tests.chaos.figure import Figure
 from tests.chaos.history import History, http
-from tests.chaos.ledger import ledger, ledger_key
+from tests.chaos.ledger import key_of, ledger
 from tests.chaos.proxy import Proxy, proxy_to
 from tests.chaos.stand import Service, Stand, all_idle, made, ready
 from tests.chaos.trial import hold_trial
@@ -142,8 +142,7 @@ async def test_a_cursor_below_what_is_kept_is_an_explicit_gap_at_every_door(calm
             await history.surely(client, session, f"hello {number}")
         await all_idle(calm, PATIENCE_S, session)
         newest = hold_trial(calm, history, figure, sessions=session)[session][-1].seq
-        oldest, key = newest - 20, ledger_key(calm.client, session)
-        assert key is not None
+        oldest, key = newest - 20, key_of(session, "ledger")
         calm.client.xtrim(key, minid=f"{oldest}-0", approximate=False)
         figure.fault()
         below, above = (0, oldest - 2, newest + 1), (oldest - 1, newest)
