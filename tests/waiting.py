@@ -35,3 +35,9 @@ async def wait_until(condition: Callable[[], Any], timeout_s: float, what: str) 
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {timeout_s:g} s for {what}; last seen: {value!r}")
         await asyncio.sleep(POLL_S)
+
+
+async def pace(seconds: float) -> None:
+    """The moment at which a load sends again, or a fault strikes. It is part of the scenario: whoever waits for
+    something to become true waits with `wait_until`."""
+    await asyncio.sleep(seconds)

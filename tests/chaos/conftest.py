@@ -12,6 +12,7 @@ from tests.chaos import namespace as networks
 from tests.chaos.figure import Figure, table
 from tests.chaos.namespace import REQUIRED, Namespace
 from tests.chaos.stand import Stand, stand
+from tests.servers import Aof
 
 FIGURES: Final = pytest.StashKey[list[Figure]]()
 SHARED: Final = pytest.StashKey[dict[str, tuple[Stand, AbstractContextManager[Stand]]]]()
@@ -49,13 +50,24 @@ async def rough(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     return await shared(request, tmp_path_factory, "rough", ("ingest", "worker", "worker", "worker"))
 
 
+@pytest.fixture
+async def durable(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Stand:
+    """An ingest and a worker on a store that writes everything down at once, for scenarios that hurt the store."""
+    return await shared(request, tmp_path_factory, "durable", ("ingest", "worker"), aof="always")
+
+
 async def shared(
-    request: pytest.FixtureRequest, folders: pytest.TempPathFactory, name: str, kinds: Sequence[str]
+    request: pytest.FixtureRequest,
+    folders: pytest.TempPathFactory,
+    name: str,
+    kinds: Sequence[str],
+    *,
+    aof: Aof = "no",
 ) -> Stand:
     """The stand of that name, started if it is not there, with everything on it alive."""
     stands = request.config.stash.setdefault(SHARED, {})
     if name not in stands:
-        keeping = stand(folders.mktemp(name))
+        keeping = stand(folders.mktemp(name), aof=aof)
         own = keeping.__enter__()
         stands[name] = own, keeping
         for kind in kinds:
@@ -87,7 +99,7 @@ def is_scenario(item: pytest.Item) -> bool:
 
 def wanted(item: pytest.Item) -> list[str]:
     """The shared stands that a test uses."""
-    return [name for name in ("calm", "rough") if name in getattr(item, "fixturenames", ())]
+    return [name for name in ("calm", "durable", "rough") if name in getattr(item, "fixturenames", ())]
 
 
 @pytest.fixture(scope="session")

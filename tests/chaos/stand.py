@@ -24,6 +24,7 @@ import httpx2
 import redis
 
 from tests.chaos.ledger import fenced_writes, running_sessions
+from tests.chaos.namespace import Namespace
 from tests.e2e.house import is_alive
 from tests.servers import BINARIES, Aof, Server, free_port, running, under_watch
 from tests.waiting import wait_until
@@ -204,6 +205,30 @@ def stand(folder: Path, *, aof: Aof = "no", options: Sequence[str] = (), clock: 
             for service in own.services:
                 service.stop()
             own.store.thaw()
+
+
+@contextmanager
+def passing(own: Stand, *services: Service) -> Iterator[None]:
+    """These services are on a shared stand for the length of the block only."""
+    try:
+        yield
+    finally:
+        for service in services:
+            if service.is_alive():
+                service.kill()
+            service.stop()
+            own.services.remove(service)
+
+
+@contextmanager
+def reached_from(own: Stand, network: Namespace) -> Iterator[str]:
+    """The store can be reached from the network for the length of the block; its URL there."""
+    own.client.config_set("protected-mode", "no")
+    own.client.config_set("bind", f"127.0.0.1 {network.host_ip}")
+    try:
+        yield f"redis://{network.host_ip}:{own.store.port}/0"
+    finally:
+        own.client.config_set("bind", "127.0.0.1")
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from tests.conftest import empty
 from tests.crew import prompt
 from tests.echo_worker import beginning, text
 from tests.servers import Server
-from tests.waiting import wait_until
+from tests.waiting import pace, wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
@@ -154,7 +154,7 @@ class Arena:
         return outcome
 
     async def _cancel(self, session: str) -> str:
-        await asyncio.sleep(self._rng.uniform(0, JITTER_S))  # the owner's line is the busier one
+        await pace(self._rng.uniform(0, JITTER_S))  # the owner's line is the busier one
         return (await self._canceller.cancel(session, cause="user")).outcome
 
     def _acts(self, session: str, kind: str) -> dict[str, Callable[[], Coroutine[Any, Any, object]]]:
@@ -194,69 +194,67 @@ QUEUED: Final = ["one", "two", "three"]
 
 
 async def test_what_is_queued_obeys_the_cancel_and_a_hold_survives_a_restart_of_the_store(
-    tmp_path: Path, figure: Figure
+    durable: Stand, figure: Figure
 ) -> None:
     """T14 (compozy/compozy#522): keep, hold or clear with three queued behind a backend that never answers; the cancel
     comes twice, and once more when its turn is long over. Meanwhile the store is killed and started again."""
-    history = History()
-    with stand(tmp_path, aof="always") as own:
-        ingest, worker = own.ingest(), own.worker()
-        await ready(ingest, worker)
-        async with http(ingest.url) as client:
-            await made(client, OBEYED, "handy")
-            await asyncio.gather(*(stopped(own, client, history, queue) for queue in OBEYED))
-            await all_idle(own, PATIENCE_S)
-            own.store.kill()
-            own.store.start()
-            await ready(ingest)
-            figure.fault()
-            for queue, obeyed in OBEYED.items():
-                late = await client.post(f"/v1/sessions/{queue}/cancel", json={"queue": "clear", "turn": 1})
-                assert (late.status_code, late.json()["code"]) == (409, "not-open")
-                await obeyed(own, client)
-                await history.surely(client, queue, "and on", message_id=f"{queue}-last")
-            await all_idle(own, PATIENCE_S)
-        found = hold_trial(own, history, figure)
+    history, (ingest,) = History(), durable.of_kind("ingest")
+    async with http(ingest.url) as client:
+        await made(client, [f"T14-{queue}" for queue in OBEYED], "handy")
+        await asyncio.gather(*(stopped(durable, client, history, queue) for queue in OBEYED))
+        await all_idle(durable, PATIENCE_S)
+        durable.store.kill()
+        durable.store.start()
+        await ready(ingest)
+        figure.fault()
+        for queue, obeyed in OBEYED.items():
+            late = await client.post(f"/v1/sessions/T14-{queue}/cancel", json={"queue": "clear", "turn": 1})
+            assert (late.status_code, late.json()["code"]) == (409, "not-open")
+            await obeyed(durable, client)
+            await history.surely(client, f"T14-{queue}", "and on", message_id=f"{queue}-last")
+        await all_idle(durable, PATIENCE_S)
+    found = hold_trial(durable, history, figure, sessions="T14-")
     for queue in OBEYED:
+        facts = found[f"T14-{queue}"]
         run = [] if queue == "clear" else [f"{queue}-{word}" for word in QUEUED]
-        assert ends(found[queue]) == ["aborted", *["completed"] * (len(run) + 1)]
-        assert admitted(found[queue]) == [f"{queue}-zero", *run, f"{queue}-last"]
+        assert ends(facts) == ["aborted", *["completed"] * (len(run) + 1)]
+        assert admitted(facts) == [f"{queue}-zero", *run, f"{queue}-last"]
 
 
 async def stopped(own: Stand, client: httpx2.AsyncClient, history: History, queue: str) -> None:
     """A turn that never answers, three messages behind it, and two cancels that say what becomes of them."""
-    await history.surely(client, queue, "never answer", message_id=f"{queue}-zero")
-    await wait_until(lambda: admitted(ledger(own.client, queue)), PATIENCE_S, "the model to be asked")
+    await history.surely(client, f"T14-{queue}", "never answer", message_id=f"{queue}-zero")
+    await wait_until(lambda: admitted(ledger(own.client, f"T14-{queue}")), PATIENCE_S, "the model to be asked")
     for word in QUEUED:
-        await history.surely(client, queue, word, message_id=f"{queue}-{word}")
+        await history.surely(client, f"T14-{queue}", word, message_id=f"{queue}-{word}")
     body = {"queue": queue, "turn": 1}
-    first, *_ = [await client.post(f"/v1/sessions/{queue}/cancel", json=body) for _ in range(2)]
+    first, *_ = [await client.post(f"/v1/sessions/T14-{queue}/cancel", json=body) for _ in range(2)]
     assert first.status_code == 202, first.text
     assert first.json()["stillQueued"] == ([] if queue == "clear" else [f"{queue}-{word}" for word in QUEUED])
 
 
 async def kept(own: Stand, client: httpx2.AsyncClient) -> None:
     """All three have run."""
-    assert await waiting(client, "keep") == []
+    assert await waiting(client, "T14-keep") == []
 
 
 async def held(own: Stand, client: httpx2.AsyncClient) -> None:
     """All three wait, visibly, and no worker touches them, until they are released."""
-    level = (await client.get("/v1/sessions/hold")).json()
+    level = (await client.get("/v1/sessions/T14-hold")).json()
     assert (level["status"], level["held"], level["pending"]) == ("idle", 3, 3)
-    assert [each.data.get("held") for each in of_type(ledger(own.client, "hold"), "agent/status")][-1] == 3
-    assert await waiting(client, "hold") == [f"hold-{word}" for word in QUEUED]
-    assert (await client.post("/v1/sessions/hold/release")).status_code in {200, 202}
+    assert [each.data.get("held") for each in of_type(ledger(own.client, "T14-hold"), "agent/status")][-1] == 3
+    assert await waiting(client, "T14-hold") == [f"hold-{word}" for word in QUEUED]
+    assert (await client.post("/v1/sessions/T14-hold/release")).status_code in {200, 202}
     await all_idle(own, PATIENCE_S)
-    again = await client.post("/v1/sessions/hold/release")
+    again = await client.post("/v1/sessions/T14-hold/release")
     assert (again.status_code, again.json()["code"]) == (409, "not-held")
 
 
 async def cleared(own: Stand, client: httpx2.AsyncClient) -> None:
     """All three are cancelled, each with the cause."""
-    causes = [each.data["cause"] for each in of_type(ledger(own.client, "clear"), "inbox/cancelled")]
+    causes = [each.data["cause"] for each in of_type(ledger(own.client, "T14-clear"), "inbox/cancelled")]
     assert causes == ["cancel"] * 3
-    assert await waiting(client, "clear") == []
+    assert await waiting(client, "T14-clear") == []
 
 
 OBEYED: Final = {"keep": kept, "hold": held, "clear": cleared}

@@ -13,7 +13,7 @@ from tests.chaos.ledger import ends, ledger, of_type
 from tests.chaos.stand import Stand, all_idle, made
 from tests.chaos.trial import hold_trial
 from tests.e2e.house import MAILSLOT
-from tests.waiting import wait_until
+from tests.waiting import pace, wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
@@ -40,7 +40,7 @@ async def levels(client: httpx2.AsyncClient, session: str, stop: asyncio.Event) 
         answer = await client.get(f"/v1/sessions/{session}")
         if answer.status_code == 200:
             seen.append(answer.json())
-        await asyncio.sleep(0.01)
+        await pace(0.01)
     return seen
 
 

@@ -15,6 +15,7 @@ from tests.chaos.ledger import admitted, ends, held_by, of_type
 from tests.chaos.stand import Stand, all_idle, made, ready, stand
 from tests.chaos.trial import hold_trial
 from tests.providers import Provider, aimock, provider
+from tests.waiting import pace
 
 __all__ = ["aimock", "provider"]  # fixtures
 
@@ -97,7 +98,7 @@ async def supervised(own: Stand, figure: Figure) -> AsyncIterator[None]:
                 if not worker.is_alive():
                     figure.fault()
                     worker.start()
-            await asyncio.sleep(0.05)
+            await pace(0.05)
 
     watching = asyncio.create_task(watch())
     try:

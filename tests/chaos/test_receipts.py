@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import Final
 
 import httpx2
@@ -11,12 +10,12 @@ import pytest
 
 from tests.chaos.figure import Figure
 from tests.chaos.history import Attempt, History, Told, http
-from tests.chaos.ledger import ledger, of_type
+from tests.chaos.ledger import admitted, ledger, of_type
 from tests.chaos.namespace import Namespace
 from tests.chaos.proxy import proxy_to
-from tests.chaos.stand import Stand, all_idle, made, ready, stand
+from tests.chaos.stand import Stand, all_idle, made, passing, reached_from, ready
 from tests.chaos.trial import hold_trial
-from tests.waiting import wait_until
+from tests.waiting import pace, wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
@@ -25,26 +24,22 @@ PATIENCE_S: Final = 40.0
 
 
 async def test_a_store_that_takes_no_writes_is_said_to_have_kept_nothing_and_has(
-    tmp_path: Path, figure: Figure
+    durable: Stand, figure: Figure
 ) -> None:
     """T3 (NousResearch/hermes-agent#82381): out of memory, read-only, unable to save, killed and started again, one
     after the other, while messages come all the time."""
     history = History()
-    with stand(tmp_path, aof="always") as own:
-        ingest, worker = own.ingest(), own.worker()
-        await ready(ingest, worker)
-        async with sending(ingest.url, history):
-            for trouble in (out_of_memory, read_only, unable_to_save, killed):
-                await more_receipts(history, 20)
-                with trouble(own):
-                    figure.fault()
-                    if trouble is not killed:
-                        await more(history, Told.REFUSED, 20)
+    async with sending(durable.of_kind("ingest")[0].url, history, "T3-refused"):
+        for trouble in (out_of_memory, read_only, unable_to_save, killed):
             await more_receipts(history, 20)
-        await all_idle(own, PATIENCE_S)
-        hold_trial(own, history, figure)
-    refused = {attempt.code for attempt in history.by(Told.REFUSED)}
-    assert refused == {"store-refused"}
+            with trouble(durable):
+                figure.fault()
+                if trouble is not killed:
+                    await more(history, Told.REFUSED, 20)
+        await more_receipts(history, 20)
+    await all_idle(durable, PATIENCE_S)
+    hold_trial(durable, history, figure, sessions="T3-refused")
+    assert {attempt.code for attempt in history.by(Told.REFUSED)} == {"store-refused"}
     assert not history.unsettled
 
 
@@ -96,11 +91,11 @@ def killed(own: Stand) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def sending(url: str, history: History) -> AsyncIterator[None]:
+async def sending(url: str, history: History, sessions: str) -> AsyncIterator[None]:
     """So many senders while the block is open; what is unknown to one at the end is asked for until it is known."""
     stop = asyncio.Event()
     async with http(url) as client:
-        senders = [asyncio.create_task(send_on(client, history, f"s{n}", stop)) for n in range(SENDERS)]
+        senders = [asyncio.create_task(send_on(client, history, f"{sessions}-{n}", stop)) for n in range(SENDERS)]
         try:
             yield
         finally:
@@ -114,7 +109,7 @@ async def send_on(client: httpx2.AsyncClient, history: History, session: str, st
         attempt = await history.attempt(client, session, "hello")
         if attempt.told is Told.UNKNOWN:
             await history.surely(client, session, "hello", message_id=attempt.message_id, patience_s=PATIENCE_S)
-        await asyncio.sleep(0.01)
+        await pace(0.01)
 
 
 async def more(history: History, told: Told, count: int) -> None:
@@ -131,28 +126,28 @@ async def more_receipts(history: History, count: int) -> None:
 
 
 async def test_a_receipt_that_was_lost_on_its_way_is_had_by_asking_again_and_the_message_is_one(
-    tmp_path: Path, figure: Figure
+    calm: Stand, figure: Figure
 ) -> None:
     """T3 (NousResearch/hermes-agent#82381): the store carries the submit out, and its reply is lost between store and
     ingest; then the receipt is lost between ingest and client."""
-    history = History()
-    with stand(tmp_path) as own:
-        async with proxy_to(own.store.port) as inner:
-            ingest, worker = own.ingest(store_url=inner.redis_url), own.worker()
-            await ready(ingest, worker)
+    history, session = History(), "T3-lost"
+    async with proxy_to(calm.store.port) as inner:
+        ingest = calm.ingest(store_url=inner.redis_url)
+        with passing(calm, ingest):
+            await ready(ingest)
             async with proxy_to(int(ingest.url.rpartition(":")[2])) as outer, http(outer.http_url) as client:
-                await history.surely(client, "s", "the first one makes connections")
+                await history.surely(client, session, "the first one makes connections")
                 for number in range(20):
                     loss = inner.lose_reply(b"submit") if number % 2 else outer.lose_reply(b"POST")
-                    lost = await history.attempt(client, "s", f"hello {number}", message_id=f"lost-{number}")
+                    lost = await history.attempt(client, session, f"hello {number}", message_id=f"lost-{number}")
                     assert lost.told is Told.UNKNOWN, lost
                     assert loss.done.is_set(), "the server had answered"
-                    assert len(copies(own, "s", f"lost-{number}")) == 1, "it was carried out"
-                    again = await history.surely(client, "s", f"hello {number}", message_id=f"lost-{number}")
+                    assert len(copies(calm, session, f"lost-{number}")) == 1, "it was carried out"
+                    again = await history.surely(client, session, f"hello {number}", message_id=f"lost-{number}")
                     assert again.duplicate
                 figure.fault(inner.faults + outer.faults)
-        await all_idle(own, PATIENCE_S)
-        hold_trial(own, history, figure)
+    await all_idle(calm, PATIENCE_S)
+    hold_trial(calm, history, figure, sessions=session)
 
 
 def copies(own: Stand, session: str, message_id: str) -> list[int]:
@@ -162,28 +157,26 @@ def copies(own: Stand, session: str, message_id: str) -> list[int]:
 
 
 async def test_what_a_cut_network_leaves_in_doubt_is_one_message_in_the_end(
-    tmp_path: Path, figure: Figure, network: Namespace
+    calm: Stand, figure: Figure, network: Namespace
 ) -> None:
     """T3 (NousResearch/hermes-agent#82381): packets between ingest and store vanish, are answered with resets, and get
     lost at random, all by the kernel; messages come all the time."""
-    history = History()
-    with stand(tmp_path, options=("--bind", f"127.0.0.1 {network.host_ip}", "--protected-mode", "no")) as own:
-        url = f"redis://{network.host_ip}:{own.store.port}/0"
+    history, port = History(), str(calm.store.port)
+    with reached_from(calm, network) as url:
         # ingest is reached from here through the same interface, so what breaks is the way to one port
-        port = str(own.store.port)
-        ingest = own.ingest("--call-timeout-ms", "1000", store_url=url, within=network.within, host=network.inside_ip)
-        worker = own.worker()
-        await ready(ingest, worker)
-        async with sending(ingest.url, history):
-            for fault in (network.drop, network.reset, network.lose):
+        ingest = calm.ingest("--call-timeout-ms", "1000", store_url=url, within=network.within, host=network.inside_ip)
+        with passing(calm, ingest):
+            await ready(ingest)
+            async with sending(ingest.url, history, "T3-network"):
+                for fault in (network.drop, network.reset, network.lose):
+                    await more_receipts(history, 20)
+                    fault(port)
+                    await not_receipts(history, SENDERS)
+                    network.heal()
                 await more_receipts(history, 20)
-                fault(port)
-                await not_receipts(history, SENDERS)
-                network.heal()
-                await more_receipts(history, 20)
-        figure.fault(network.faults)
-        await all_idle(own, PATIENCE_S)
-        hold_trial(own, history, figure)
+    figure.fault(network.faults)
+    await all_idle(calm, PATIENCE_S)
+    hold_trial(calm, history, figure, sessions="T3-network")
     assert not history.unsettled
 
 
@@ -199,47 +192,51 @@ async def not_receipts(history: History, count: int) -> None:
 
 
 async def test_a_full_queue_refuses_what_it_did_not_keep_and_takes_it_when_there_is_room(
-    tmp_path: Path, figure: Figure
+    calm: Stand, figure: Figure
 ) -> None:
-    """T3 (NousResearch/hermes-agent#82381): at the depth cap; more senders than there are places."""
-    history, places = History(), 5
-    with stand(tmp_path) as own:
-        ingest = own.ingest("--pending-max", str(places))
+    """T3 (NousResearch/hermes-agent#82381): at the depth cap; more senders than there are places, behind a turn that
+    does not end until it is cancelled."""
+    history, session, places = History(), "T3-full", 5
+    ingest = calm.ingest("--pending-max", str(places))
+    with passing(calm, ingest):
         await ready(ingest)
         async with http(ingest.url) as client:
-            attempts = await asyncio.gather(*(history.attempt(client, "s", f"hello {n}") for n in range(40)))
+            await made(client, [session], "handy")
+            await history.surely(client, session, "never answer")
+            await wait_until(lambda: admitted(ledger(calm.client, session)), PATIENCE_S, "the model to be asked")
+            attempts = await asyncio.gather(*(history.attempt(client, session, f"hello {n}") for n in range(40)))
             refused = [attempt for attempt in attempts if attempt.told is Told.REFUSED]
             assert len(refused) == 40 - places
             assert {attempt.code for attempt in refused} == {"queue-full"}
-            await ready(own.worker())
+            assert (await client.post(f"/v1/sessions/{session}/cancel")).status_code == 202
             for attempt in refused:
-                await history.surely(client, "s", "hello again", message_id=attempt.message_id)
-        await all_idle(own, PATIENCE_S)
-        hold_trial(own, history, figure)
+                await history.surely(client, session, "hello again", message_id=attempt.message_id)
+    await all_idle(calm, PATIENCE_S)
+    hold_trial(calm, history, figure, sessions=session)
 
 
-async def test_receipts_given_on_the_way_out_are_true(tmp_path: Path, figure: Figure) -> None:
-    """T3 (NousResearch/hermes-agent#82381): ingest and worker are asked to end while messages come."""
-    history = History()
-    with stand(tmp_path) as own:
-        ingest, worker = own.ingest(), own.worker()
-        await ready(ingest, worker)
-        stop = asyncio.Event()
-        async with http(ingest.url, timeout_s=5) as client:
-            await made(client, [f"s{n}" for n in range(SENDERS)], "brisk")
-            senders = [asyncio.create_task(insist(client, history, f"s{n}", stop)) for n in range(SENDERS)]
-            for service in (ingest, worker):
-                await more_receipts(history, 30)
+async def test_receipts_given_on_the_way_out_are_true(rough: Stand, figure: Figure) -> None:
+    """T3 (NousResearch/hermes-agent#82381): ingest and all workers are asked to end while messages come."""
+    history, stop = History(), asyncio.Event()
+    (ingest,), workers = rough.of_kind("ingest"), rough.of_kind("worker")
+    async with http(ingest.url, timeout_s=5) as client:
+        sessions = [f"T3-out-{number}" for number in range(SENDERS)]
+        await made(client, sessions, "brisk")
+        senders = [asyncio.create_task(insist(client, history, session, stop)) for session in sessions]
+        for leaving in ([ingest], workers):
+            await more_receipts(history, 30)
+            for service in leaving:
                 service.terminate()
                 figure.fault()
+            for service in leaving:
                 await service.ended()
                 service.start()
-                await ready(service)
-            await more_receipts(history, 30)
-            stop.set()
-            await asyncio.gather(*senders)
-        await all_idle(own, PATIENCE_S)
-        found = hold_trial(own, history, figure)
+            await ready(*leaving)
+        await more_receipts(history, 30)
+        stop.set()
+        await asyncio.gather(*senders)
+    await all_idle(rough, PATIENCE_S)
+    found = hold_trial(rough, history, figure, sessions="T3-out-")
     recovered = [each.data["reason"] for facts in found.values() for each in of_type(facts, "turn/recovered")]
     assert set(recovered) <= {"handback"}, "who ends in order leaves no crash behind"
 
@@ -249,5 +246,5 @@ async def insist(client: httpx2.AsyncClient, history: History, session: str, sto
     last = None
     while not stop.is_set():
         last = await history.surely(client, session, "hello", patience_s=PATIENCE_S)
-        await asyncio.sleep(0.01)
+        await pace(0.01)
     return last

@@ -31,7 +31,7 @@ from tests.chaos.stand import LEASE_MS, Service, Stand, all_idle, made, ready, s
 from tests.chaos.test_receipts import out_of_memory
 from tests.chaos.test_turns import taken_up
 from tests.chaos.trial import hold_trial
-from tests.waiting import wait_until
+from tests.waiting import pace, wait_until
 
 SECONDS: Final = float(os.environ.get("CHAOS_SECONDS") or 0)
 QUIET_S: Final = 11 * 60
@@ -112,7 +112,7 @@ async def send(soak: Soak, session: str, rng: random.Random) -> None:
                 await insist(soak.history, (one, other), session, words, message_id, delivery)
             if rng.random() < 0.1:
                 await cancelled(one, session, rng.choice(["keep", "keep", "clear"]))
-            await asyncio.sleep(rng.expovariate(1 / 0.4))
+            await pace(rng.expovariate(1 / 0.4))
 
 
 async def put(soak: Soak, entry: dict[str, str]) -> None:
@@ -123,7 +123,7 @@ async def put(soak: Soak, entry: dict[str, str]) -> None:
             await asyncio.to_thread(soak.own.client.xadd, INTAKE, {"data": json.dumps(entry)})
         except Exception:  # noqa: BLE001 - whatever a client of Redis says while Redis is away
             assert time.monotonic() < deadline, "the store never came back"
-            await asyncio.sleep(0.1)
+            await pace(0.1)
         else:
             return
 
@@ -144,11 +144,11 @@ async def insist(
         try:
             attempt = await history.attempt(client, session, words, message_id=message_id, delivery=delivery)
         except httpx2.TransportError:
-            await asyncio.sleep(0.05)
+            await pace(0.05)
             continue
         if attempt.told is Told.RECEIPT:
             return
-        await asyncio.sleep(0.1)
+        await pace(0.1)
     raise AssertionError(f"no receipt for {message_id}")
 
 
@@ -199,7 +199,7 @@ async def stop_a_worker(soak: Soak) -> None:
     victim = soak.rng.choice(soak.own.of_kind("worker"))
     victim.freeze()
     soak.figure.fault()
-    await asyncio.sleep(LEASE_MS / 1000 * soak.rng.uniform(0.5, 2.5))
+    await pace(LEASE_MS / 1000 * soak.rng.uniform(0.5, 2.5))
     victim.thaw()
 
 
@@ -221,7 +221,7 @@ async def cut_the_line(soak: Soak) -> None:
 async def stall_the_line(soak: Soak) -> None:
     """For longer than a lease; what was on its way arrives late."""
     soak.line.stall()
-    await asyncio.sleep(LEASE_MS / 1000 * 2)
+    await pace(LEASE_MS / 1000 * 2)
     soak.line.flow()
 
 
@@ -229,7 +229,7 @@ async def fill_the_store(soak: Soak) -> None:
     """For a moment."""
     with out_of_memory(soak.own):
         soak.figure.fault()
-        await asyncio.sleep(0.5)
+        await pace(0.5)
 
 
 async def kill_the_store(soak: Soak) -> None:

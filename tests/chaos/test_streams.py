@@ -1,6 +1,7 @@
 """Readers of a session never miss an event in silence, however often their line is cut."""
 
 import asyncio
+import contextlib
 import json
 import random
 from collections.abc import AsyncIterator
@@ -16,9 +17,9 @@ from tests.chaos.figure import Figure
 from tests.chaos.history import History, http
 from tests.chaos.ledger import key_of, ledger
 from tests.chaos.proxy import Proxy, proxy_to
-from tests.chaos.stand import Service, Stand, all_idle, made, ready
+from tests.chaos.stand import Service, Stand, all_idle, made, passing, ready
 from tests.chaos.trial import hold_trial
-from tests.waiting import wait_until
+from tests.waiting import pace, wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
@@ -40,12 +41,9 @@ async def deaf_ingest(calm: Stand) -> AsyncIterator[Service]:
             *("--sse-buffer-events-max", "16", "--sse-heartbeat-ms", str(HEARTBEAT_MS), "--poll-ms", "100"),
             store_url=deaf.redis_url,
         )
-        try:
+        with passing(calm, ingest):
             await ready(ingest)
             yield ingest
-        finally:
-            ingest.kill()
-            calm.services.remove(ingest)
 
 
 @pytest.mark.parametrize("heard", [True, False], ids=["every-notice", "no-notice"])
@@ -55,8 +53,8 @@ async def test_a_storm_of_reconnects_leaves_no_gap_and_repeats_nothing(
     """T15 (upstash/realtime#23): the line is cut every few kilobytes and at random while events are appended; readers
     with the SDK and with bare SSE, with every notice heard and with none."""
     history, session = History(), f"T15-storm-{heard}"
-    async with deaf_ingest(calm) as deaf:
-        url = calm.services[0].url if heard else deaf.url
+    async with contextlib.nullcontext(calm.services[0]) if heard else deaf_ingest(calm) as ingest:
+        url = ingest.url
         async with http(calm.services[0].url) as client, proxy_to(port_of(url), rng=rng) as line:
             await made(client, [session], "brisk")
             line.cut_after_bytes = CUT_AFTER_BYTES
@@ -80,7 +78,7 @@ async def test_a_storm_of_reconnects_leaves_no_gap_and_repeats_nothing(
 async def cut_now_and_then(line: Proxy, rng: random.Random) -> None:
     """Reset every connection at random moments."""
     while True:
-        await asyncio.sleep(rng.uniform(0.1, 0.5))
+        await pace(rng.uniform(0.1, 0.5))
         line.cut()
 
 

@@ -13,6 +13,7 @@ from tests.chaos.history import History, http
 from tests.chaos.ledger import Ledger, ends, of_type
 from tests.chaos.stand import Service, Stand, all_idle, made
 from tests.chaos.trial import hold_trial
+from tests.waiting import pace
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
@@ -55,7 +56,7 @@ async def test_a_kill_in_between_parallel_tool_calls_leaves_a_history_that_can_b
         await made(client, sessions, "handy")
         for number in range(3):
             await asyncio.gather(*(history.surely(client, session, "chores please") for session in sessions))
-            await asyncio.sleep(rng.uniform(0, TURN_S))
+            await pace(rng.uniform(0, TURN_S))
             revive(workers[number], figure)
             await all_idle(rough, PATIENCE_S)
         await asyncio.gather(*(history.surely(client, session, "and now?") for session in sessions))
@@ -77,7 +78,7 @@ async def disturb(client: httpx2.AsyncClient, history: History, session: str, rn
     """Ask for chores, and come in between."""
     for _ in range(ROUNDS):
         await history.surely(client, session, "chores please")
-        await asyncio.sleep(rng.uniform(0, TURN_S))
+        await pace(rng.uniform(0, TURN_S))
         match rng.choice(["steer", "inject", "cancel", "cancel", "steer"]):
             case "cancel":
                 assert (await client.post(f"/v1/sessions/{session}/cancel")).status_code == 202

@@ -15,6 +15,7 @@ from tests.chaos.ledger import Ledger, of_type
 from tests.chaos.proxy import proxy_to
 from tests.chaos.stand import LEASE_MS, Stand, all_idle, attending, made, ready, stand
 from tests.chaos.trial import hold_trial
+from tests.waiting import pace
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
@@ -83,7 +84,7 @@ async def at_the_edge(client: httpx2.AsyncClient, history: History, session: str
     for _ in range(MESSAGES):
         delivery = rng.choice(["queue", "queue", "queue", "steer"])
         await history.surely(client, session, "hello", delivery=delivery)
-        await asyncio.sleep(rng.uniform(0, 2 * TURN_S))
+        await pace(rng.uniform(0, 2 * TURN_S))
         if rng.random() < 0.15:
             assert (await client.post(f"/v1/sessions/{session}/cancel")).status_code == 202
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,7 +17,19 @@ from tests.chaos.history import History, http
 from tests.chaos.ledger import admitted, fenced_writes, held_by, ledger, ledgers, now_ms, of_type
 from tests.chaos.namespace import Namespace
 from tests.chaos.proxy import proxy_to
-from tests.chaos.stand import FAKETIME, LEASE_MS, Service, Stand, all_idle, attending, made, ready, stand
+from tests.chaos.stand import (
+    FAKETIME,
+    LEASE_MS,
+    Service,
+    Stand,
+    all_idle,
+    attending,
+    made,
+    passing,
+    reached_from,
+    ready,
+    stand,
+)
 from tests.chaos.trial import hold_trial, recovery_s
 from tests.waiting import wait_until
 
@@ -59,64 +72,72 @@ def busiest(own: Stand, workers: Sequence[Service]) -> Service | None:
     return found if is_at_work(own, found) else None
 
 
-async def test_what_a_former_owner_wrote_and_arrives_late_is_refused_and_counted(
-    tmp_path: Path, figure: Figure
-) -> None:
+async def test_what_a_former_owner_wrote_and_arrives_late_is_refused_and_counted(rough: Stand, figure: Figure) -> None:
     """T11 (aegra/aegra PR547): the owner's settling, and every renewal after it, hang on their way for longer than its
     lease, and arrive when a successor has finished the turn. The owner has let go by itself meanwhile."""
-    history = History()
-    with stand(tmp_path) as own:
-        async with proxy_to(own.store.port) as line:
-            ingest, successor, zombie = own.ingest(), own.worker(), own.worker(store_url=line.redis_url)
-            await ready(ingest, successor, zombie)
-            successor.freeze()
-            async with http(ingest.url) as client:
+    history, sessions = History(), [f"T11-late-{session}" for session in SESSIONS]
+    async with proxy_to(rough.store.port) as line, http(rough.of_kind("ingest")[0].url) as client:
+        zombie = rough.worker(store_url=line.redis_url)
+        with passing(rough, zombie):
+            await ready(zombie)
+            with at_rest(rough, zombie):
                 caught = line.stall_at(b"settle")
-                await busy(client, history)
+                await busy(client, history, sessions)
                 await asyncio.wait_for(caught.wait(), PATIENCE_S)
-                successor.thaw()
-                await all_idle(own, PATIENCE_S)
-                before = ledgers(own.client)
-                assert "lease-over" in zombie.said()
-                line.flow()
-                await wait_until(lambda: fenced_writes(own.client) > 0, PATIENCE_S, "a late write to be refused")
-                assert ledgers(own.client) == before
-                await history.surely(client, "s0", "and on")
-            await all_idle(own, PATIENCE_S)
+            await all_idle(rough, PATIENCE_S)
+            before = ledgers(rough.client)
+            assert "lease-over" in zombie.said()
+            line.flow()
+            await wait_until(partial(is_refused, rough), PATIENCE_S, "a late write to be refused")
+            assert ledgers(rough.client) == before
             figure.fault(line.faults)
-        hold_trial(own, history, figure)
+    hold_trial(rough, history, figure, sessions="T11-late-")
     assert figure.fenced > 0
 
 
 async def test_what_the_kernel_sends_again_after_a_split_network_is_refused_and_counted(
-    tmp_path: Path, figure: Figure, network: Namespace
+    rough: Stand, figure: Figure, network: Namespace
 ) -> None:
     """T11 (aegra/aegra PR547): all packets between the owner and the store vanish until a successor has finished; then
     the kernel sends again what the owner wrote."""
-    history = History()
-    with stand(tmp_path, options=("--bind", f"127.0.0.1 {network.host_ip}", "--protected-mode", "no")) as own:
-        port = str(own.store.port)
-        url = f"redis://{network.host_ip}:{port}/0"
-        ingest, successor = own.ingest(), own.worker()
+    history, sessions, port = History(), [f"T11-split-{session}" for session in SESSIONS], str(rough.store.port)
+    with reached_from(rough, network) as url:
         # A call that waits long keeps its connection, so the kernel goes on trying.
-        zombie = own.worker("--call-timeout-ms", "60000", store_url=url, within=network.within)
-        await ready(ingest, successor)
-        await attending(own, zombie, successor)
-        successor.freeze()
-        network.drop_at(port, "settle")
-        async with http(ingest.url) as client:
-            await busy(client, history)
-        await wait_until(network.dropped, PATIENCE_S, "a settling to be on its way")
-        network.drop(port)
-        successor.thaw()
-        await all_idle(own, PATIENCE_S)
-        before = ledgers(own.client)
-        network.heal()
-        await wait_until(lambda: fenced_writes(own.client) > 0, PATIENCE_S, "a late write to be refused")
-        assert ledgers(own.client) == before
-        figure.fault(network.faults)
-        hold_trial(own, history, figure)
+        zombie = rough.worker("--call-timeout-ms", "60000", store_url=url, within=network.within)
+        with passing(rough, zombie):
+            await attending(rough, zombie)
+            with at_rest(rough, zombie):
+                network.drop_at(port, "settle")
+                async with http(rough.of_kind("ingest")[0].url) as client:
+                    await busy(client, history, sessions)
+                await wait_until(network.dropped, PATIENCE_S, "a settling to be on its way")
+                network.drop(port)
+            await all_idle(rough, PATIENCE_S)
+            before = ledgers(rough.client)
+            network.heal()
+            await wait_until(partial(is_refused, rough), PATIENCE_S, "a late write to be refused")
+            assert ledgers(rough.client) == before
+    figure.fault(network.faults)
+    hold_trial(rough, history, figure, sessions="T11-split-")
     assert figure.fenced > 0
+
+
+@contextmanager
+def at_rest(own: Stand, zombie: Service) -> Iterator[None]:
+    """No other worker runs for the length of the block."""
+    others = [worker for worker in own.of_kind("worker") if worker is not zombie]
+    for worker in others:
+        worker.freeze()
+    try:
+        yield
+    finally:
+        for worker in others:
+            worker.thaw()
+
+
+def is_refused(own: Stand) -> bool:
+    """Whether a write was refused in this scenario."""
+    return fenced_writes(own.client) > own.fenced_before
 
 
 async def test_a_clock_that_jumps_an_hour_costs_nothing(tmp_path: Path, figure: Figure) -> None:
@@ -147,10 +168,10 @@ async def test_a_clock_that_jumps_an_hour_costs_nothing(tmp_path: Path, figure: 
     assert max(figure.recoveries_s) < RECOVERY_S_MAX + 4 * SLOW_S, "recovery, and the turns that were queued"
 
 
-async def busy(client: httpx2.AsyncClient, history: History) -> None:
+async def busy(client: httpx2.AsyncClient, history: History, sessions: Sequence[str]) -> None:
     """Every session has a message that takes the agent a while."""
-    await made(client, SESSIONS, "slow")
-    await asyncio.gather(*(history.surely(client, session, "hello") for session in SESSIONS))
+    await made(client, sessions, "slow")
+    await asyncio.gather(*(history.surely(client, session, "hello") for session in sessions))
 
 
 def is_at_work(own: Stand, worker: Service) -> bool:
