@@ -195,6 +195,10 @@ CHECKS: Final[dict[str, Check]] = {
 """What is checked of acts that name their session first."""
 
 
+ROUNDED_S: Final = 0.001
+"""A store's clock counts ms: what is less than that before its end may be over."""
+
+
 # -- leases ---------------------------------------------------------------------------------------------------
 
 
@@ -205,15 +209,15 @@ class Leases:
     complain: Complain
     holders: dict[str, tuple[Lease, float]] = field(default_factory=dict)
     written: set[tuple[Lease, int]] = field(default_factory=set)
-    acquired: set[tuple[str, int]] = field(default_factory=set)
+    acquired: dict[tuple[str, int], Lease] = field(default_factory=dict)
     jumped: bool = False
 
     def see(self, seen: Seen, now: float, appended: Sequence[tuple[str, Event]]) -> None:
         """An act of a worker."""
         if seen.name in ("commit", "take", "settle", "handback"):
             self._wrote(seen, appended)
-        if seen.name == "acquire" and appended and seen.value is not None:
-            self._acquired(seen)
+        if seen.name == "acquire" and seen.refused is None:
+            self._acquired(seen, now, fresh=bool(appended))
         follow = FOLLOW.get(seen.name)
         if follow is not None and seen.refused is None:
             follow(self, seen, now)
@@ -239,12 +243,18 @@ class Leases:
         if seen.value.repaired:
             self.complain(f"a sweep repaired {seen.value.repaired} sessions that nobody had damaged")
 
-    def _acquired(self, seen: Seen) -> None:
-        """L3: asked again, an acquire gives no second session. (One that gave nothing is not remembered.)"""
+    def _acquired(self, seen: Seen, now: float, *, fresh: bool) -> None:
+        """L3: asked again, an acquire gives the session that it gave before, or none. (One that gave none is not
+        remembered.)"""
         _, owner, call, _ = seen.arguments
-        if (owner, call) in self.acquired:
+        given, before = seen.value.lease if seen.value else None, self.acquired.get((owner, call))
+        held = self.holders.get(before.session_id) if before else None
+        if before and fresh and given:
             self.complain(f"acquire {call} of {owner} was answered anew")
-        self.acquired.add((owner, call))
+        if before and held and held[0] == before and now < held[1] - ROUNDED_S and given != before:
+            self.complain(f"acquire {call} of {owner} was answered {given}; it had been given {before}")
+        if given:
+            self.acquired[owner, call] = given
 
     def _wrote(self, seen: Seen, appended: Sequence[tuple[str, Event]]) -> None:
         """L3: facts carry the epoch of who wrote them, and one call appends once."""
@@ -264,7 +274,7 @@ class Leases:
         if held is not None and held[0] == lease:
             if alive:
                 self.holders[lease.session_id] = (lease, now + lease_s)
-            elif now < held[1] and not self.jumped:
+            elif now < held[1] - ROUNDED_S and not self.jumped:
                 self.complain(f"{lease} was lost at {now:.4f}; it was to hold until {held[1]:.4f}")
 
     def _let_go(self, lease: Lease) -> None:
@@ -279,7 +289,7 @@ class Leases:
         held = self.holders.get(name)
         if held is not None and held[0] == grant.lease:
             return  # the same answer, given again
-        if held is not None and now < held[1] and not self.jumped:
+        if held is not None and now < held[1] - ROUNDED_S and not self.jumped:
             self.complain(f"{name} is given to {grant.lease.owner}; {held[0].owner} holds it until {held[1]:.4f}")
         self.holders[name] = (grant.lease, now + lease_s)
 

@@ -165,8 +165,8 @@ class Load:
         times: dict[str, int] = {}
         if rng.random() < 0.15:
             times["notBefore"] = now + rng.randint(-2_000, 8_000)
-        if rng.random() < 0.12:
-            times["expiresAt"] = max(now, times.get("notBefore", 0)) + rng.randint(1, 6_000)
+        if rng.random() < 0.15:
+            times["expiresAt"] = max(now, times.get("notBefore", 0)) + rng.randint(1, rng.choice((1_000, 6_000)))
         return times
 
     def _conditions(self, delivery: str) -> dict[str, object]:
@@ -286,7 +286,7 @@ OPERATIONS: Final[dict[str, tuple[int, Operation]]] = {
     "queue": (34, Load.send),
     "steer": (14, Load.send),
     "inject": (6, Load.send),
-    "cancel": (10, Load.cancel),
+    "cancel": (14, Load.cancel),
     "cancel-turn": (7, Load.cancel),
     "withdraw": (5, Load.change),
     "replace": (3, Load.change),
