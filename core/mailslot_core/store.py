@@ -442,11 +442,11 @@ class Store(Protocol):
     async def queue(self, session_id: str, *, after: str, limit: int) -> QueuePage:
         """Up to `limit` unsettled messages, fewer when their bodies come to more than about PAGE_BYTES_MAX: claimed
         ones, then next-step, next-turn, then those not yet due. `after` is the `next` of the page before, at first
-        empty. Refused: `not-found`."""
+        empty. Refused: `not-found`, `bad-input` (what is no place)."""
         ...
 
     async def dead(self, *, after: str, limit: int) -> list[DeadLetter]:
-        """Up to `limit` dead letters kept after the one of this id, oldest first."""
+        """Up to `limit` dead letters kept after the one of this id, oldest first. Refused: `bad-input` (what is no id)."""
         ...
 
     async def indexes(self, session_id: str) -> Data | None:
