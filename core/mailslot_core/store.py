@@ -446,7 +446,7 @@ class Store(Protocol):
         ...
 
     async def dead(self, *, after: str, limit: int) -> list[DeadLetter]:
-        """Up to `limit` dead letters kept after the one of this id, oldest first. Refused: `bad-input` (what is no id)."""
+        """Up to `limit` dead letters kept after the one of this id, oldest first. Refused: `bad-input` (no id)."""
         ...
 
     async def indexes(self, session_id: str) -> Data | None:

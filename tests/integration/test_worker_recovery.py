@@ -90,7 +90,7 @@ async def test_a_started_call_runs_again_only_if_that_is_harmless(
     await store.commit(grant.lease, 2, [*step_start("A"), asks_for("t"), called("t")])
     async with crew(store, agent(EchoModel(), tools={"t": tool})):
         events = await rested(store, "s")
-    assert tool.keys == ["s/1/1/c1"] * runs
+    assert tool.keys == [f"s/{events[0].time}/1/1/c1"] * runs
     assert results(events) == [result]
     assert check_history(extend((), events)) == []
 

@@ -225,7 +225,7 @@ async def test_tools_run_between_checkpoints_and_the_history_stays_valid(store: 
     assert results[ids[1]]["error"] == {"code": "broken", "message": "the tool is broken"}
     for length in range(len(events) + 1):
         assert check_history(extend((), events[:length]), complete=False) == []
-    assert first.keys == [f"s/1/1/{ids[0]}"]
+    assert first.keys == [f"s/{events[0].time}/1/1/{ids[0]}"]
 
 
 async def test_a_steer_during_tools_joins_the_next_step(store: Store) -> None:

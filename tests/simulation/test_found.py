@@ -26,6 +26,8 @@ LEASE_MS = 1_000
 LONG_S = 7.0
 """A turn, or a freeze, of many leases."""
 
+HALF_AN_HOUR_S = 1_800.0
+
 PATIENCE_S = 60.0
 """Virtual time in which a session must rest."""
 
@@ -73,9 +75,9 @@ class House:
             stop.set()
             await running
 
-    async def rests(self, session_id: str) -> str:
+    async def rests(self, session_id: str, patience_s: float = PATIENCE_S) -> str:
         """The session's history once its agent is idle."""
-        until = self.clock.monotonic() + PATIENCE_S
+        until = self.clock.monotonic() + patience_s
         while (level := await self.store.level(session_id)) is None or level.status is Status.RUNNING:
             assert self.clock.monotonic() < until, f"{session_id} does not come to rest: {level}"
             await self.clock.sleep(0.1)
@@ -104,6 +106,19 @@ def test_a_session_that_is_handed_out_after_a_long_turn_is_kept() -> None:
             assert await house.rests("t") == "q[B] " + ONE_TURN.format("B")
 
     live(story, Slow(LONG_S))
+
+
+def test_a_turn_of_half_an_hour_is_nobody_elses() -> None:
+    """T7: 1,800 leases long, with a second worker that waits for work. It is executed once (Abilityai/trinity#2846)."""
+    model = Slow(HALF_AN_HOUR_S)
+
+    async def story(house: House) -> None:
+        async with house.worker(), house.worker():
+            await prompt(house.store, "s", "A")
+            assert await house.rests("s", HALF_AN_HOUR_S + PATIENCE_S) == "q[A] " + ONE_TURN.format("A")
+
+    live(story, model)
+    assert model.told == [["A"]]
 
 
 def test_a_session_is_told_nothing_of_an_erased_one_that_had_its_name() -> None:

@@ -245,7 +245,7 @@ ILLEGAL: Final = [
     Illegal(closing, "PUT", f"{S}/goal", Code.CLOSED, {"objective": "tidy"}),
     # Dead letters.
     Illegal(dead, "POST", "/v1/dead/1-1-0/redrive", Code.NOT_FOUND),
-    Illegal(dead, "POST", "/v1/dead/nonsense/redrive", Code.BAD_INPUT),
+    Illegal(dead, "POST", "/v1/dead/nonsense/redrive", Code.NOT_FOUND),
     Illegal(redriven, "POST", "/v1/dead/{letter}/redrive", Code.NOT_DEAD),
     Illegal(queued, "GET", "/v1/dead?after=nonsense", Code.BAD_INPUT),
     Illegal(queued, "GET", f"{S}/messages?after=nonsense", Code.BAD_INPUT),

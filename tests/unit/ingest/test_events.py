@@ -299,6 +299,33 @@ async def test_a_quiet_stream_is_kept_alive_by_comments() -> None:
             assert await comment == "still here"
 
 
+async def test_a_stream_that_is_quiet_for_eleven_minutes_is_still_there() -> None:
+    """T15: no total cap (PostHog PR101104). Each heartbeat is heard, and then the next event."""
+    clock = ManualClock()
+    async with on_socket(clock=clock, sse_heartbeat_ms=15_000, poll_ms=1_000) as house:
+        await house.prompt("s")
+        async with stream(house, "s") as events:
+            await events.take(4)
+            until = clock.monotonic() + 11 * 60
+            while clock.monotonic() < until:
+                comment = asyncio.create_task(events.comment())
+
+                async def heard(comment: asyncio.Task[str] = comment) -> bool:
+                    await clock.advance(5_000)
+                    return comment.done()
+
+                await wait_until(heard, PATIENCE_S, "a comment")
+            await house.prompt("s", messageId="late")
+            taken = asyncio.create_task(events.take(1))
+
+            async def came() -> bool:
+                await clock.advance(1_000)
+                return taken.done()
+
+            await wait_until(came, PATIENCE_S, "the next event")
+            assert "late" in str(await taken)
+
+
 async def test_a_stream_whose_filter_leaves_everything_out_is_kept_alive_too() -> None:
     clock = ManualClock()
     async with on_socket(clock=clock) as house:
