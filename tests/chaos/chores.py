@@ -14,7 +14,7 @@ from mailslot.hooks import Batch
 from mailslot.tools import tool
 
 POISON = "poison at the gate"
-DIARY = "MAILSLOT_CHAOS_DIARY"
+DIARY = "CHAOS_DIARY"
 
 
 def note(line: str) -> None:

@@ -9,7 +9,7 @@
 Rule 1: the rules stand inside the namespace and go with it; nothing of the machine's own network is changed but one
         interface, which is removed with its other end.
 Rule 2: it needs root, `ip` and `iptables`. Where they are missing a test is skipped and says why, unless
-        MAILSLOT_CHAOS=required, as in `.ci/run`: then it fails.
+        CHAOS_FAULTS=required, as in `.ci/run`: then it fails.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final
 
 numbers: Final = itertools.count()
-REQUIRED: Final = "MAILSLOT_CHAOS"
+REQUIRED: Final = "CHAOS_FAULTS"
 STRING: Final = ("-m", "string", "--algo", "bm")
 PROGRAMS: Final = ("ip", "iptables")
 
