@@ -27,20 +27,21 @@ from tests.chaos.ledger import fenced_writes, running_sessions
 from tests.chaos.namespace import Namespace
 from tests.e2e.house import is_alive
 from tests.servers import BINARIES, Aof, Server, free_port, running, under_watch
-from tests.waiting import wait_until
+from tests.waiting import pace, wait_until
 
 LEASE_MS: Final = 1_500
 SWEEP_MS: Final = 400
+LOOK_S: Final = 0.02
 READY_S_MAX: Final = 60.0
 ENDED_S_MAX: Final = 30.0
 LOG_CHARACTERS: Final = 3_000
 AGENTS: Final = Path(__file__).with_name("agents.toml")
 FAKETIME: Final = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
-DIARY: Final = "MAILSLOT_CHAOS_DIARY"
+DIARY: Final = "CHAOS_DIARY"
 """The environment name of the file into which the tools of `chores.py` write what they did."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Service:
     """One service. `start` may be called again after its end; its address stays the same."""
 
@@ -221,6 +222,19 @@ def passing(own: Stand, *services: Service) -> Iterator[None]:
 
 
 @contextmanager
+def without_others(own: Stand, *chosen: Service) -> Iterator[None]:
+    """No other worker runs for the length of the block."""
+    others = [worker for worker in own.of_kind("worker") if worker not in chosen]
+    for worker in others:
+        worker.freeze()
+    try:
+        yield
+    finally:
+        for worker in others:
+            worker.thaw()
+
+
+@contextmanager
 def reached_from(own: Stand, network: Namespace) -> Iterator[str]:
     """The store can be reached from the network for the length of the block; its URL there."""
     own.client.config_set("protected-mode", "no")
@@ -294,7 +308,8 @@ async def made(client: httpx2.AsyncClient, sessions: Iterable[str], agent: str) 
 async def all_idle(own: Stand, timeout_s: float, *sessions: str) -> None:
     """Return when every session rests, or every one of these."""
 
-    def rest() -> bool:
+    async def rest() -> bool:
+        await pace(LOOK_S)  # looking costs the store and this process more than elsewhere
         running = running_sessions(own.client)
         return not (set(running) & set(sessions) if sessions else running)
 

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +20,7 @@ from tests.chaos.figure import Figure
 from tests.chaos.history import History, http
 from tests.chaos.ledger import Ledger, admitted, ends, ledger, now_ms, of_type
 from tests.chaos.proxy import proxy_to
-from tests.chaos.stand import LEASE_MS, Stand, all_idle, attending, made, ready, stand
+from tests.chaos.stand import LEASE_MS, Stand, all_idle, made, passing, ready, without_others
 from tests.chaos.trial import hold_trial
 from tests.conftest import empty
 from tests.crew import prompt
@@ -38,43 +39,47 @@ JITTER_S: Final = 0.03
 SOON_S: Final = LEASE_MS / 1000 + 2
 
 
-async def test_the_turn_of_a_dead_worker_is_cancelled_from_another_node(tmp_path: Path, figure: Figure) -> None:
+async def test_the_turn_of_a_dead_worker_is_cancelled_from_another_node(rough: Stand, figure: Figure) -> None:
     """T12 (aegra/aegra#475): the worker is dead, nobody hears anything over pub/sub, and the cancel comes through an
     ingest that has never seen the session. Waiting for it never lies; the agent rests soon; the next prompt runs."""
-    history = History()
-    with stand(tmp_path) as own:
-        async with proxy_to(own.store.port) as deaf:
-            deaf.mute_subscribers = True
-            here, there = own.ingest(store_url=deaf.redis_url), own.ingest(store_url=deaf.redis_url)
-            doomed = own.worker(store_url=deaf.redis_url)
-            await ready(here, there, doomed)
-            async with http(here.url) as client, http(there.url) as elsewhere:
-                await made(client, ["s"], "endless")
-                await history.surely(client, "s", "hello", message_id="first")
-                await wait_until(lambda: admitted(ledger(own.client, "s")), PATIENCE_S, "the model to be asked")
+    history, session, (here,) = History(), "T12-corpse", rough.of_kind("ingest")
+    path = f"/v1/sessions/{session}"
+    async with proxy_to(rough.store.port) as deaf, http(here.url) as client:
+        deaf.mute_subscribers = True
+        there, doomed = rough.ingest(store_url=deaf.redis_url), rough.worker(store_url=deaf.redis_url)
+        successor = rough.worker(store_url=deaf.redis_url)
+        with passing(rough, there, doomed, successor), without_others(rough, doomed, successor):
+            await ready(there, doomed, successor)
+            successor.freeze()
+            async with http(there.url) as elsewhere:
+                await made(client, [session], "endless")
+                await history.surely(client, session, "hello", message_id="first")
+                await wait_until(lambda: admitted(ledger(rough.client, session)), PATIENCE_S, "the model to be asked")
                 doomed.kill()
                 figure.fault(2)
-                waited = await elsewhere.post("/v1/sessions/s/cancel?wait=0.5")
+                waited = await elsewhere.post(f"{path}/cancel?wait=0.5")
                 assert waited.json()["outcome"] == "requested", "nobody is there to stop it yet"
-                assert ends(ledger(own.client, "s")) == []
-                await history.surely(client, "s", "and then", message_id="next")
-                successor = own.worker(store_url=deaf.redis_url)
-                await attending(own, successor)
-                attended_ms = now_ms(own.client)
-                level = (await elsewhere.get("/v1/sessions/s/idle?after=1&timeout=0")).json()
-                await wait_until(lambda: ends(ledger(own.client, "s")), PATIENCE_S, "the turn to be aborted")
-                (first, *_) = of_type(ledger(own.client, "s"), "turn/end")
-                figure.recoveries_s.append(max(0, first.time - attended_ms) / 1000)
+                assert ends(ledger(rough.client, session)) == []
+                await history.surely(client, session, "and then", message_id="next")
+                thawed_ms = now_ms(rough.client)
+                successor.thaw()
+                await wait_until(lambda: ends(ledger(rough.client, session)), PATIENCE_S, "the turn to be aborted")
+                (first, *_) = of_type(ledger(rough.client, session), "turn/end")
+                figure.recoveries_s.append((first.time - thawed_ms) / 1000)
                 assert figure.recoveries_s[-1] < SOON_S
-                assert level["status"] in {"running", "idle"}
-                await wait_until(lambda: "next" in admitted(ledger(own.client, "s")), PATIENCE_S, "the next to run")
-                stopped = await elsewhere.post("/v1/sessions/s/cancel?wait=20")
-                assert stopped.json()["outcome"] == "settled"
-                assert ends(ledger(own.client, "s"))[-1] == "aborted"
-        await all_idle(own, PATIENCE_S)
-        facts = hold_trial(own, history, figure)["s"]
+                await wait_until(partial(is_asked, rough, session), PATIENCE_S, "the next to run")
+                stopped_late = await elsewhere.post(f"{path}/cancel?wait=20")
+                assert stopped_late.json()["outcome"] == "settled"
+                assert ends(ledger(rough.client, session)) == ["aborted", "aborted"]
+        await all_idle(rough, PATIENCE_S)
+    facts = hold_trial(rough, history, figure, sessions=session)[session]
     assert ends(facts) == ["aborted", "aborted"]
     assert admitted(facts) == ["first", "next"]
+
+
+def is_asked(own: Stand, session: str) -> bool:
+    """The model was asked about the message `next`."""
+    return "next" in admitted(ledger(own.client, session))
 
 
 # -- cancel against completion --------------------------------------------------------------------------------

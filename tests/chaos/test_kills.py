@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
 RECOVERY_S_MAX: Final = LEASE_MS / 1000 + 2
 """From the kill of a worker until its turn goes on elsewhere: the issue's bound."""
-ROUNDS: Final = 5
+ROUNDS: Final = 4
 PATIENCE_S: Final = 60.0
 SESSIONS: Final = 8
 

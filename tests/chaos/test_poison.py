@@ -12,7 +12,7 @@ import pytest
 from tests.chaos.figure import Figure
 from tests.chaos.history import History, http
 from tests.chaos.ledger import admitted, ends, held_by, of_type
-from tests.chaos.stand import Stand, all_idle, made, ready, stand
+from tests.chaos.stand import Stand, all_idle, made, passing, ready, without_others
 from tests.chaos.trial import hold_trial
 from tests.providers import Provider, aimock, provider
 from tests.waiting import pace
@@ -116,7 +116,7 @@ async def served_meanwhile(own: Stand, client: httpx2.AsyncClient, history: Hist
 
 
 async def test_a_storm_of_refusals_by_a_provider_costs_a_bounded_number_of_calls(
-    tmp_path: Path, figure: Figure, provider: Provider
+    rough: Stand, tmp_path: Path, figure: Figure, provider: Provider
 ) -> None:
     """T10 (curie-eng/curie#236): a provider that answers every call with 429. Each turn asks as often as it may, ends
     with an error, and other sessions are served meanwhile."""
@@ -126,17 +126,17 @@ async def test_a_storm_of_refusals_by_a_provider_costs_a_bounded_number_of_calls
         f'[agents.default]\nmodel = "echo"\n\n[agents.storm]\nmodel = "openai:some-model"\n'
         f'base_url = "{provider.openai_url}"\n\n[agents.storm.limits]\nattempts = {ATTEMPTS}\n'
     )
-    history, sessions = History(), [f"s{number}" for number in range(4)]
-    with stand(tmp_path) as own:
-        ingest, worker = own.ingest(), own.worker(agents=agents)
-        await ready(ingest, worker)
-        async with http(ingest.url) as client:
+    history, sessions = History(), [f"T10-storm-{number}" for number in range(4)]
+    worker = rough.worker(agents=agents)
+    with passing(rough, worker), without_others(rough, worker):
+        await ready(worker)
+        async with http(rough.of_kind("ingest")[0].url) as client:
             await made(client, sessions, "storm")
             await asyncio.gather(*(history.surely(client, session, "hello") for session in sessions))
-            await served_meanwhile(own, client, history, "other")
-            assert set(sessions) & set(held_by(own.client, worker.pid)), "the storm is not over"
-            await all_idle(own, PATIENCE_S)
-        found = hold_trial(own, history, figure)
+            await served_meanwhile(rough, client, history, "T10-storm-beside")
+            assert set(sessions) & set(held_by(rough.client, worker.pid)), "the storm is not over"
+            await all_idle(rough, PATIENCE_S)
+    found = hold_trial(rough, history, figure, sessions="T10-storm-")
     asked = provider.asked()
     figure.fault(len(asked))
     assert len(asked) == len(sessions) * ATTEMPTS

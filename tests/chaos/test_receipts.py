@@ -216,22 +216,20 @@ async def test_a_full_queue_refuses_what_it_did_not_keep_and_takes_it_when_there
 
 
 async def test_receipts_given_on_the_way_out_are_true(rough: Stand, figure: Figure) -> None:
-    """T3 (NousResearch/hermes-agent#82381): ingest and all workers are asked to end while messages come."""
+    """T3 (NousResearch/hermes-agent#82381): ingest and a worker are asked to end while messages come."""
     history, stop = History(), asyncio.Event()
-    (ingest,), workers = rough.of_kind("ingest"), rough.of_kind("worker")
+    (ingest,), (worker, *_) = rough.of_kind("ingest"), rough.of_kind("worker")
     async with http(ingest.url, timeout_s=5) as client:
         sessions = [f"T3-out-{number}" for number in range(SENDERS)]
         await made(client, sessions, "brisk")
         senders = [asyncio.create_task(insist(client, history, session, stop)) for session in sessions]
-        for leaving in ([ingest], workers):
+        for service in (ingest, worker):
             await more_receipts(history, 30)
-            for service in leaving:
-                service.terminate()
-                figure.fault()
-            for service in leaving:
-                await service.ended()
-                service.start()
-            await ready(*leaving)
+            service.terminate()
+            figure.fault()
+            await service.ended()
+            service.start()
+            await ready(service)
         await more_receipts(history, 30)
         stop.set()
         await asyncio.gather(*senders)
