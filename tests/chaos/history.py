@@ -77,6 +77,10 @@ class History:
             case Told.UNKNOWN:
                 self.told.unknowns.append(Unknown(*message, *times))
 
+    def kept(self, session: str, message_id: str, cursor: int, sent_ms: float) -> None:
+        """A receipt that came just now to somebody who is no client of the HTTP door, or sends in its own way."""
+        self.note(Attempt(session, message_id, Told.RECEIPT, "accepted", sent_ms, now_ms(), cursor))
+
     async def attempt(
         self, client: httpx2.AsyncClient, session: str, content: Any, *, message_id: str = "", **body: Any
     ) -> Attempt:

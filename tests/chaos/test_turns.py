@@ -11,10 +11,11 @@ from mailslot_core.errors import Fenced
 from mailslot_core.redis.keys import partition_of
 from mailslot_core.redis.store import RedisStore
 from mailslot_core.settings import StoreSettings
-from mailslot_core.store import Grant, Store
-from mailslot_core.turn import Draft
+from mailslot_core.store import Grant, Lease, Store
+from mailslot_core.turn import Draft, End, Then
 from tests.chaos.figure import Figure
 from tests.chaos.history import History, http
+from tests.chaos.history import now_ms as history_ms
 from tests.chaos.ledger import admitted, ends, ledger, now_ms, of_type
 from tests.chaos.stand import LEASE_MS, Stand, all_idle, made
 from tests.chaos.trial import hold_trial, recovery_s
@@ -29,6 +30,11 @@ pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 PATIENCE_S: Final = 40.0
 RECOVERY_S_MAX: Final = LEASE_MS / 1000 + 2
 RACES: Final = 300
+LONG_MS: Final = 60_000
+DONE: Final = End({"kind": "completed"})
+HANDED_BACK: Final = (1, "handback")
+LAPSED: Final = (2, "crash")
+"""The attempt that a successor makes of a turn, and why it is its turn."""
 
 
 async def test_a_tool_that_blocks_for_several_leases_keeps_its_turn_and_runs_once(calm: Stand, figure: Figure) -> None:
@@ -83,30 +89,47 @@ async def test_of_two_that_claim_at_once_one_drives_and_the_other_settles_nothin
     redis70: Server, tmp_path: Path, figure: Figure
 ) -> None:
     """T9 (mastra-ai/mastra#23648): two stores on two connections ask for one ready session at the same moment; and an
-    owner that gave its lease up between reading and committing writes nothing into its sibling's turn."""
+    owner that gave its lease up, or whose lease lapsed, between reading and committing writes nothing into its
+    sibling's turn."""
     empty(redis70.url)
+    history = History()
     settings = StoreSettings(redis_url=redis70.url, durability="memory")
     async with RedisStore.connect(settings) as one, RedisStore.connect(settings) as other:
         for number in range(RACES):
             session = f"s{number}"
-            await prompt(one, session, "A")
+            sent_ms = history_ms()
+            history.kept(session, "A", (await prompt(one, session, "A")).cursor, sent_ms)
             claims = (acquired(one, f"one-{number}", session), acquired(other, f"two-{number}", session))
             (winner,) = [grant for grant in await asyncio.gather(*claims) if grant is not None]
-            await other.handback(winner.lease, 2)
+            lapses = number % 2 == 1
+            await (lapsed(other, winner.lease) if lapses else other.handback(winner.lease, 2))
             (sibling,) = [grant for grant in [await acquired(other, f"sibling-{number}", session)] if grant]
-            assert (sibling.turn, sibling.attempt, sibling.recovered) == (1, 1, "handback")
+            assert (sibling.turn, sibling.attempt, sibling.recovered) == (1, *(LAPSED if lapses else HANDED_BACK))
             with pytest.raises(Fenced):
                 await one.commit(winner.lease, 3, [Draft("step/start", {"turn": 1, "step": 1})])
+            with pytest.raises(Fenced):
+                await one.settle(winner.lease, 4, (), DONE, then=Then.YIELD, hand_out=False, lease_ms=LONG_MS)
             worker = EchoWorker(other)
             worker.calls = 10
             await worker.answer(sibling)
             figure.fault(2)
     with redis70.client() as client:
-        found = hold_trial(Stand(redis70, tmp_path, client), History(), figure)
-    assert figure.fenced == RACES
-    assert all(admitted(facts) == ["A"] for facts in found.values())
+        found = hold_trial(Stand(redis70, tmp_path, client), history, figure)
+    assert figure.fenced == 2 * RACES
+    assert all(admitted(facts) == ["A"] and ends(facts) == ["completed"] for facts in found.values())
 
 
 async def acquired(store: Store, owner: str, session: str) -> Grant | None:
     """The session, if this owner gets it."""
-    return await store.acquire(partition_of(session, store.partitions), f"{owner}/0", 1, 60_000)
+    return await store.acquire(partition_of(session, store.partitions), f"{owner}/0", 1, LONG_MS)
+
+
+async def lapsed(store: Store, lease: Lease) -> None:
+    """The lease is over, and a sweep has seen it."""
+    await store.renew([lease], lease_ms=1)
+
+    async def is_swept() -> bool:
+        partition = partition_of(lease.session_id, store.partitions)
+        return bool((await store.sweep(partition, forget_after_ms=LONG_MS)).lapsed)
+
+    await wait_until(is_swept, PATIENCE_S, "the lease to lapse")
