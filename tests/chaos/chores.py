@@ -30,9 +30,9 @@ def was_noted(words: str) -> bool:
 
 
 @tool(effect="unsafe")
-def block(tag: str, seconds: float) -> str:
+def block(tag: str, seconds: float, effect_key: str) -> str:
     """Blocks its thread."""
-    note(f"block {tag}")
+    note(f"block {tag} {effect_key}")
     time.sleep(seconds)
     return f"blocked for {tag}"
 

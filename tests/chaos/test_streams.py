@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import random
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
@@ -184,24 +185,28 @@ async def test_a_reader_that_does_not_read_is_closed_with_its_cursor_and_a_quiet
                 if b"at last" in raw:
                     break
         assert beats - 1_000 > QUIET_S * 1000 / HEARTBEAT_MS / 2
-        seqs: list[int] = []
         async with http(ingest.url) as slow, slow.stream("GET", f"/v1/sessions/{session}/events") as response:
             stream = response.aiter_raw()
-            await anext(stream)
+            read = await anext(stream)
             for number in range(40):
                 await history.surely(client, session, f"{number} " + "x" * 60_000)
             await all_idle(calm, PATIENCE_S, session)
-            rest = b"".join([chunk async for chunk in stream])
-        assert b"go on with Last-Event-ID" in rest, rest[-300:]
+            read += b"".join([chunk async for chunk in stream])
         figure.fault()
-        seqs = [int(line[4:]) for line in rest.split(b"\n") if line.startswith(b"id: ")]
+        *whole, last_words = read.rstrip().split(b"\n\n")
+        assert last_words.startswith(b":"), last_words[-300:]
+        said = re.search(rb"go on with Last-Event-ID (\d+)$", last_words)
+        assert said is not None, last_words[-300:]
+        cursor = int(said[1])
+        ids = [line for frame in whole for line in frame.split(b"\n") if line.startswith(b"id: ")]
+        assert [int(line[4:]) for line in ids] == list(range(1, cursor + 1)), "from the start, without a gap"
         facts = hold_trial(calm, history, figure, sessions=session)[session]
-        resumed = seqs[-1] if seqs else 0
+        assert cursor < facts[-1].seq, "it was closed before it had everything"
         headers = {"accept": "application/json"}
-        page = await client.get(f"/v1/sessions/{session}/events?after={resumed}", headers=headers)
+        page = await client.get(f"/v1/sessions/{session}/events?after={cursor}", headers=headers)
         following = [each["seq"] for each in page.json()["events"]]
-    assert following[0] == resumed + 1
-    assert len(facts) >= following[-1]
+    assert following == list(range(cursor + 1, cursor + 1 + len(following)))
+    assert following
 
 
 def port_of(url: str) -> int:
