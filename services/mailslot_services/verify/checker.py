@@ -11,6 +11,8 @@ Rule 2: with `at_rest` every message must have come to its end, but for those th
         messages, and what is on hold. Without it the ledgers may be cut off anywhere.
 Rule 3: every ledger is walked to its end, whatever is broken in it; damage is a finding.
 Rule 4: the number of a report's findings is the number of broken things, so that 0 means what it says.
+Rule 5: words are compared on their whole way: sent (where a client says what it sent), queued, replaced, admitted.
+        Where an admission hook may rewrite, `verbatim=False` leaves the last step out.
 """
 
 from __future__ import annotations
@@ -35,13 +37,18 @@ RULES: Final[tuple[dict[str, Rule], ...]] = (turn.RULES, life.RULES)
 
 
 def check(
-    histories: Histories, seen: Recorder | None = None, *, at_rest: bool = True, forget_after_ms: int = FORGET_AFTER_MS
+    histories: Histories,
+    seen: Recorder | None = None,
+    *,
+    at_rest: bool = True,
+    verbatim: bool = True,
+    forget_after_ms: int = FORGET_AFTER_MS,
 ) -> Report:
     """Everything that is broken in these ledgers, and everything that clients were told and is not so."""
     report = Report()
     walks = {}
     for session_id, entries in histories.items():
-        walked = walk_ledger(entries, forget_after_ms=forget_after_ms)
+        walked = walk_ledger(entries, verbatim=verbatim, forget_after_ms=forget_after_ms)
         walks[session_id] = walked.walk
         report.findings += [Finding(kind, session_id, seq, said) for seq, kind, said in walked.broken]
         if at_rest:
@@ -73,9 +80,9 @@ class Walked(NamedTuple):
     broken: list[tuple[int, Kind, str]]
 
 
-def walk_ledger(entries: Sequence[Entry], *, forget_after_ms: int = FORGET_AFTER_MS) -> Walked:
+def walk_ledger(entries: Sequence[Entry], *, verbatim: bool = True, forget_after_ms: int = FORGET_AFTER_MS) -> Walked:
     """Rule 3."""
-    walk = Walk(forget_after_ms)
+    walk = Walk(forget_after_ms, verbatim)
     broken: list[tuple[int, Kind, str]] = []
     before: Entry | None = None
     for entry, following in zip_longest(entries, entries[1:]):
@@ -140,7 +147,7 @@ def _match(report: Report, walks: dict[str, Walk], seen: Recorder) -> None:
     report.unknowns = len(seen.unknowns)
     report.cancels = len(seen.cancels)
     nothing = Walk(0)
-    for match in (receipts_kept, refusals_true, answers_kept, receipts_in_order):
+    for match in (receipts_kept, words_kept, refusals_true, answers_kept, receipts_in_order):
         for session_id, kind, said in match(walks, seen, nothing):
             if session_id not in seen.erased:
                 report.findings.append(Finding(kind, session_id, 0, said))
@@ -161,6 +168,24 @@ def receipts_kept(walks: dict[str, Walk], seen: Recorder, nothing: Walk) -> Told
         seqs = walks.get(session_id, nothing).queued_seqs.get(message_id, [])
         where = f"it is queued at seq {seqs}" if seqs else "it is not in the ledger"
         yield session_id, Kind.LOSS, f"message {message_id} has a receipt for seq {receipt.cursor} and {where}"
+
+
+def words_kept(walks: dict[str, Walk], seen: Recorder, nothing: Walk) -> Told:
+    """Rule 5: what is queued, or took its place, has the words that the client sent. One message is altered once,
+    however often it was confirmed. That it is there at all is asked elsewhere."""
+    altered: dict[tuple[str, str, int], None] = {}
+    for receipt in seen.receipts:
+        walk = walks.get(receipt.session_id, nothing)
+        inside = receipt.cursor in walk.queued_seqs.get(receipt.message_id, [])
+        if inside and receipt.content is not None and list(receipt.content) != walk.contents[receipt.cursor]:
+            altered[receipt.session_id, receipt.message_id, receipt.cursor] = None
+    for session_id, message_id, seq in altered:
+        yield session_id, Kind.CONTENT, f"message {message_id} is queued at seq {seq} with other words than were sent"
+    for change in seen.changes:
+        found = walks.get(change.session_id, nothing).replacements.get(change.message_id, [])
+        if found and change.content is not None and list(change.content) not in found:
+            said = f"message {change.message_id} is replaced, and not by the words that were sent"
+            yield change.session_id, Kind.CONTENT, said
 
 
 def refusals_true(walks: dict[str, Walk], seen: Recorder, nothing: Walk) -> Told:

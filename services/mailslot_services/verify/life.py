@@ -9,6 +9,8 @@ Rule 2: a claim takes what is next: all of next-step that is due, in the order i
         turn opens, the first of next-turn. It is what makes the order of lanes the order of admission.
 Rule 3: what was claimed enters in the order of the claim.
 Rule 4: a message that was never queued may enter: a hook added it (semantics T4).
+Rule 5: what enters has the words that were queued, or those that last replaced them; what is redriven keeps them. Only
+        a hook may rewrite (T4): `Walk.verbatim` is False where one does.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ def queued(walk: Walk, entry: Entry) -> Broken:
         not_before is None or not_before <= entry.time,
         not_before,
         data.get("expiresAt"),
+        list(data["content"]),
     )
     before = walk.lives.get(message_id)
     if before is not None:  # a second copy takes the first one's place, so that each broken rule is told once
@@ -60,6 +63,7 @@ def queued(walk: Walk, entry: Entry) -> Broken:
     walk.lives[message_id] = life
     walk.queued += 1
     walk.queued_seqs.setdefault(message_id, []).append(entry.seq)
+    walk.contents[entry.seq] = life.content
     if life.due:
         walk.enter_lane(life)
 
@@ -70,6 +74,8 @@ def _queued_rightly(walk: Walk, entry: Entry, before: Life | None) -> Broken:
         if before is None or before.state != DEAD:
             state = before.state if before else "unknown"
             yield Kind.DUPLICATE, f"message {message_id} is redriven while it is {state}, {again}"
+        elif list(entry.data["content"]) != before.content:
+            yield Kind.CONTENT, f"message {message_id} is redriven with other words than it had, {again}"
     elif before is not None and before.state not in ENDED:
         yield Kind.DUPLICATE, f"message {message_id} is queued twice, {again}"
     elif before is not None and entry.time < before.ended_ms + walk.forget_after_ms:
@@ -119,7 +125,7 @@ def _claim(walk: Walk, life: Life, turn: int) -> None:
 
 
 def admitted(walk: Walk, entry: Entry) -> Broken:
-    """Rules 3 and 4. That it stands where a user message may stand is a rule of the turn."""
+    """Rules 3, 4 and 5. That it stands where a user message may stand is a rule of the turn."""
     life = walk.lives.get(entry.data["messageId"])
     if life is None:
         return
@@ -132,6 +138,8 @@ def admitted(walk: Walk, entry: Entry) -> Broken:
         yield Kind.LIFE, f"{name} is admitted at seq {entry.seq} by turn {entry.data['turn']}, which did not claim it"
     elif life.place < walk.entered:
         yield Kind.INVERSION, f"{name} is admitted at seq {entry.seq} behind one that was claimed after it"
+    if walk.verbatim and list(entry.data["content"]) != life.content:
+        yield Kind.CONTENT, f"{name} is admitted at seq {entry.seq} with other words than it had in the queue"
     walk.entered = max(walk.entered, life.place)
     _end(walk, life, ADMITTED, entry)
 
@@ -213,10 +221,14 @@ def _waiting(walk: Walk, entry: Entry, what: str) -> Iterator[tuple[Kind, str] |
 
 
 def replaced(walk: Walk, entry: Entry) -> Broken:
-    """Only what waits can be replaced (M7). It keeps its place."""
+    """Only what waits can be replaced (M7). It keeps its place, and has other words from here on."""
+    content = list(entry.data["content"])
     for found in _waiting(walk, entry, "replaced"):
         if isinstance(found, tuple):
             yield found
+        else:
+            found.content = content
+    walk.replacements.setdefault(entry.data["messageId"], []).append(content)
     walk.changed.add((entry.data["messageId"], "replaced"))
 
 

@@ -25,7 +25,7 @@ from mailslot_core.errors import CoreError, OutcomeUnknown, Refused
 from mailslot_core.store import Store
 from mailslot_services.ingest.admission import Admission
 from mailslot_services.ingest.metric import Metrics
-from mailslot_services.verify.recorder import Recorder
+from mailslot_services.verify.recorder import Content, Recorder
 
 AGENTS: Final = ("quick", "slow", "looks", "acts")
 IN_FLIGHT_MAX: Final = 256
@@ -39,7 +39,14 @@ AGAIN_S: Final = 0.05
 DELAY_MS: Final = (200, 3_000)
 """Shortest and longest delay of a message with `notBefore`, or life of one with `expiresAt`."""
 
+Sent = tuple[str, Prompt, Content]
+"""A message that is inside: its id, and what its client said."""
 Act = Callable[["Load", str], Awaitable[None]]
+
+
+def words(text: str) -> list[dict[str, str]]:
+    """What a client says: one block of text, made here and not by the product, which is to keep it as it is."""
+    return [{"type": "text", "text": text}]
 
 
 class Load:
@@ -54,7 +61,7 @@ class Load:
         self._clock = SystemClock()
         self._admission = Admission(store, self._clock, Metrics(), "verify")
         self._agents = {session_id: AGENTS[number % len(AGENTS)] for number, session_id in enumerate(sessions)}
-        self._recent: defaultdict[str, deque[tuple[str, Prompt]]] = defaultdict(lambda: deque(maxlen=RECENT_MAX))
+        self._recent: defaultdict[str, deque[Sent]] = defaultdict(lambda: deque(maxlen=RECENT_MAX))
         self._numbers = iter(range(1, 2**62))
         self._at_work: set[asyncio.Task[None]] = set()
 
@@ -127,16 +134,17 @@ class Load:
         while True:
             number = next(self._numbers)
             message_id = f"m-{number}"
-            prompt = Prompt.model_validate({"content": f"message {number}", "delivery": delivery, **more})
+            content = words(f"message {number}")
+            prompt = Prompt.model_validate({"content": content, "delivery": delivery, **more})
             self.sent += 1
-            code = await self.submit(session_id, message_id, prompt)
+            code = await self.submit(session_id, message_id, prompt, content)
             if code is None:
-                self._recent[session_id].append((message_id, prompt))
+                self._recent[session_id].append((message_id, prompt, content))
             if code != "store-refused":
                 return
             await asyncio.sleep(AGAIN_S)
 
-    async def submit(self, session_id: str, message_id: str, prompt: Prompt) -> str | None:
+    async def submit(self, session_id: str, message_id: str, prompt: Prompt, content: Content) -> str | None:
         """Offer a message with one id until there is an answer: None for a receipt, or the refusal's code. While the
         outcome of an earlier attempt is unknown, a store that takes nothing is asked again."""
         unknown = False
@@ -155,7 +163,9 @@ class Load:
                     return error.code
             else:
                 times = {"sent_ms": sent_ms, "answered_ms": self.now_ms()}
-                self.seen.receipt(session_id, message_id, receipt.cursor, duplicate=receipt.duplicate, **times)
+                self.seen.receipt(
+                    session_id, message_id, receipt.cursor, duplicate=receipt.duplicate, content=content, **times
+                )
                 return None
             await asyncio.sleep(AGAIN_S)
 
@@ -178,21 +188,21 @@ class Load:
         """Withdraw, replace or move a message that may be queued still."""
         if not self._recent[session_id]:
             return
-        message_id, _ = self._rng.choice(self._recent[session_id])
+        message_id, *_ = self._rng.choice(self._recent[session_id])
+        content = words(f"instead of {message_id}") if what == "replaced" else None
         sent_ms = self.now_ms()
         try:
             if what == "withdrawn":
                 await self._store.withdraw(session_id, message_id)
-            elif what == "replaced":
-                await self._store.replace(
-                    session_id, message_id, [{"type": "text", "text": f"instead of {message_id}"}]
-                )
+            elif content is not None:
+                await self._store.replace(session_id, message_id, content)
             else:
                 await self._store.move(session_id, message_id)
         except CoreError as error:
             self.refused_acts[error.code] += 1
         else:
-            self.seen.changed(session_id, message_id, what, sent_ms=sent_ms, answered_ms=self.now_ms())
+            times = {"sent_ms": sent_ms, "answered_ms": self.now_ms()}
+            self.seen.changed(session_id, message_id, what, content=content, **times)
 
     async def cancel(self, session_id: str, queue: str) -> None:
         """Cancel whatever goes on."""

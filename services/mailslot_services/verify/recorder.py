@@ -4,15 +4,19 @@
        ^────────────────── answer              refusal     it is not                      (must not be found)
                                                unknown     nobody knows; ask again        (either is right)
 
-Rule 1: it keeps what was said and when, and judges nothing.
+Rule 1: it keeps what was sent, what was said and when, and judges nothing.
 Rule 2: `sent_ms` and `answered_ms` are readings of one clock for all clients of a record; which one does not matter, as
         long as it never goes back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+Content = Sequence[Any]
+"""The blocks of a message, as its client made them."""
 
 
 class Receipt(NamedTuple):
@@ -24,6 +28,8 @@ class Receipt(NamedTuple):
     sent_ms: float
     answered_ms: float
     duplicate: bool = False
+    content: Content | None = None
+    """What the client had sent, None if it does not say so: then nobody can compare it with what was queued."""
 
 
 class Refusal(NamedTuple):
@@ -62,6 +68,8 @@ class Change(NamedTuple):
     what: str
     sent_ms: float
     answered_ms: float
+    content: Content | None = None
+    """What the client had put in its place, None if nothing, or if it does not say so."""
 
 
 @dataclass
@@ -85,9 +93,10 @@ class Recorder:
         sent_ms: float,
         answered_ms: float,
         duplicate: bool = False,
+        content: Content | None = None,
     ) -> None:
         """A receipt was given, for a submit or for a redrive."""
-        self.receipts.append(Receipt(session_id, message_id, cursor, sent_ms, answered_ms, duplicate))
+        self.receipts.append(Receipt(session_id, message_id, cursor, sent_ms, answered_ms, duplicate, content))
 
     def refused(self, session_id: str, message_id: str, code: str, *, sent_ms: float, answered_ms: float) -> None:
         """A submit was refused."""
@@ -101,6 +110,15 @@ class Recorder:
         """A cancel was answered `requested`."""
         self.cancels.append(Cancel(session_id, turn, sent_ms, answered_ms))
 
-    def changed(self, session_id: str, message_id: str, what: str, *, sent_ms: float, answered_ms: float) -> None:
+    def changed(
+        self,
+        session_id: str,
+        message_id: str,
+        what: str,
+        *,
+        sent_ms: float,
+        answered_ms: float,
+        content: Content | None = None,
+    ) -> None:
         """A queued message was `withdrawn`, `replaced` or `moved`."""
-        self.changes.append(Change(session_id, message_id, what, sent_ms, answered_ms))
+        self.changes.append(Change(session_id, message_id, what, sent_ms, answered_ms, content))

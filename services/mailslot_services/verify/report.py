@@ -19,6 +19,7 @@ class Kind(StrEnum):
     LOSS = "loss"  # a receipt without its message, or a message that came to no end
     FALSE_REFUSAL = "false refusal"  # a client was told no, and the message is inside
     UNKEPT = "unkept answer"  # a client was told that something is so, and the ledger does not say it
+    CONTENT = "other words"  # a message that is inside, but not as it was sent, queued or replaced
     DUPLICATE = "duplicate"  # queued twice, or ended twice in one life
     DUPLICATE_ADMISSION = "duplicate admission"  # entered the transcript twice
     INVERSION = "order inversion"  # not in the order of seq
@@ -87,6 +88,11 @@ class Report:
         return self.count(Kind.FALSE_REFUSAL)
 
     @property
+    def altered(self) -> int:
+        """Messages whose words are not those that were sent: they are lost as well, with their id kept."""
+        return self.count(Kind.CONTENT)
+
+    @property
     def duplicates(self) -> int:
         """Messages that were queued, ended or admitted twice."""
         return self.count(Kind.DUPLICATE, Kind.DUPLICATE_ADMISSION)
@@ -135,6 +141,7 @@ class Report:
             "recoveryMsP50": self.recovery_p50_ms,
             "recoveryMsMax": self.recovery_max_ms,
             "losses": self.losses,
+            "altered": self.altered,
             "falseRefusals": self.false_refusals,
             "duplicates": self.duplicates,
             "duplicateAdmissions": self.duplicate_admissions,

@@ -60,6 +60,7 @@ def rows(outcome: Outcome) -> list[tuple[str, str]]:
         ("recoveries", recoveries(outcome)),
         ("rest", "never" if outcome.rest_s is None else f"after {outcome.rest_s:.1f} s"),
         ("losses", str(report.losses)),
+        ("other words", str(report.altered)),
         ("false refusals", str(report.false_refusals)),
         ("duplicates", str(report.duplicates)),
         ("order inversions", str(report.inversions)),
@@ -85,7 +86,7 @@ def recoveries(outcome: Outcome) -> str:
     return f"{len(report.recovery_ms)} · {times} · {lease}"
 
 
-COUNTED: Final = (Kind.LOSS, Kind.FALSE_REFUSAL, Kind.DUPLICATE, Kind.DUPLICATE_ADMISSION, Kind.INVERSION)
+COUNTED: Final = (Kind.LOSS, Kind.CONTENT, Kind.FALSE_REFUSAL, Kind.DUPLICATE, Kind.DUPLICATE_ADMISSION, Kind.INVERSION)
 
 
 def others(report: Report) -> str:

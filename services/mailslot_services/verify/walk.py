@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from mailslot_services.verify.ledger import Entry
 from mailslot_services.verify.report import Kind
@@ -46,6 +46,7 @@ class Life:
     due: bool
     not_before: int | None
     expires_at: int | None
+    content: list[Any]  # as it is now: what was queued, or what replaced it
     state: str = QUEUED
     turn: int = 0  # that claimed it
     place: int = 0  # among all that were ever claimed: the order in which they must enter
@@ -57,6 +58,7 @@ class Walk:
     """The state of one session as its ledger tells it."""
 
     forget_after_ms: int
+    verbatim: bool = True  # what is admitted has the words of what was queued
     # messages
     lives: dict[str, Life] = field(default_factory=dict)
     lanes: dict[str, OrderedDict[str, Life]] = field(
@@ -68,7 +70,9 @@ class Walk:
     entered: int = 0  # place of the last claimed message that was admitted
     waking: int = 0  # messages in the lanes that wake
     queued_seqs: dict[str, list[int]] = field(default_factory=dict)
+    contents: dict[int, list[Any]] = field(default_factory=dict)  # of `inbox/queued`, by seq
     changed: set[tuple[str, str]] = field(default_factory=set)  # (message, what) of withdrawals, replacements, moves
+    replacements: dict[str, list[list[Any]]] = field(default_factory=dict)  # contents that took a message's place
     queued: int = 0
     settled: dict[str, int] = field(default_factory=lambda: dict.fromkeys(sorted(ENDED), 0))
     cleared_seq: int = 0  # of the last cancel that cleared the queue

@@ -3,6 +3,7 @@
     words                  q:A  qs:S  qi:C  R  I  T1  c:A,B  S1  u:A  a  a:x,y  call:x  result:x  s1  t1  t1:aborted …
     ledger("q:A R T1 c:A S1 u:A a s1 t1 I")
 
+What a message says stands behind its name, where it matters: `q:A,pay_Bob`, `replaced:A,pay_Eve`, `u:A,pay_Eve`.
 A word `+50` moves the clock on by 50 ms, `^` hands the session to another owner (the epoch rises). Every event has the
 time and the epoch of the moment; an act is over when the clock moves, which `|` does by 1 ms.
 """
@@ -24,14 +25,32 @@ def queue(lane: str, wake: bool) -> Callable[[str], tuple[str, Data]]:
         data: Data = {"messageId": name, "lane": lane, "wake": wake, "content": [], "source": {"kind": "user"}}
         for option in options:
             key, _, value = option.partition("=")
-            data[key] = True if not value else BEGAN_MS + int(value)
+            if value:
+                data[key] = BEGAN_MS + int(value)
+            elif option == "redrive":
+                data[key] = True
+            else:
+                data["content"] = text(option)
         return "inbox/queued", data
 
     return word
 
 
+def text(said: str) -> list[Data]:
+    """One block of text; no text is no block."""
+    return [{"type": "text", "text": said}] if said else []
+
+
 def of_message(kind: str, **more: Any) -> Callable[[str], tuple[str, Data]]:
     return lambda rest: (kind, {"messageId": rest, **more})
+
+
+def with_content(kind: str, **more: Any) -> Callable[[str], tuple[str, Data]]:
+    def word(rest: str) -> tuple[str, Data]:
+        name, _, said = rest.partition(",")
+        return kind, {"messageId": name, "content": text(said), **more}
+
+    return word
 
 
 WORDS: Mapping[str, Callable[[str], tuple[str, Data]]] = {
@@ -40,7 +59,7 @@ WORDS: Mapping[str, Callable[[str], tuple[str, Data]]] = {
     "qi": queue("next-step", wake=False),
     "due": of_message("inbox/due"),
     "moved": of_message("inbox/moved", lane="next-step"),
-    "replaced": of_message("inbox/replaced", content=[]),
+    "replaced": with_content("inbox/replaced"),
     "expired": of_message("inbox/expired"),
     "withdrawn": of_message("inbox/cancelled", cause="withdrawn"),
     "x": of_message("inbox/cancelled", cause="cancel"),
@@ -56,7 +75,7 @@ WORDS: Mapping[str, Callable[[str], tuple[str, Data]]] = {
 
 
 IN_STEP: Mapping[str, Callable[[str], tuple[str, Data]]] = {
-    "u": of_message("user/message", content=[], source={"kind": "user"}),
+    "u": with_content("user/message", source={"kind": "user"}),
     "a": lambda rest: ("assistant/message", {"content": [], "toolCalls": calls(rest), "model": "m"}),
     "call": lambda rest: ("tool/call", {"callId": rest, "name": "tool", "arguments": {}}),
     "result": lambda rest: ("tool/result", {"callId": rest, "content": []}),

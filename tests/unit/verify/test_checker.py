@@ -11,7 +11,7 @@ from mailslot_services.verify.checker import check
 from mailslot_services.verify.ledger import Entry, Unreadable, read
 from mailslot_services.verify.recorder import Recorder
 from mailslot_services.verify.report import Kind, Report
-from tests.unit.verify.ledgers import ledger, raw
+from tests.unit.verify.ledgers import ledger, raw, text
 
 ROOT: Final = Path(__file__).parents[3]
 VECTORS: Final = sorted((ROOT / "contracts" / "vectors").glob("*.json"))
@@ -65,6 +65,15 @@ SOUND: Final = {
     "a failure before admission": "q:A R | T1 c:A rej:A t1:error I",
     "steer this one": "q:A R | q:B | q:C | T1 c:A S1 u:A | moved:C | a s1 cs:C S2 u:C a s2 t1 T2 c:B S1 u:B a s1 t2 I",
     "a replacement": "q:A R | replaced:A | T1 c:A S1 u:A a s1 t1 I",
+    "words": "q:A,pay_Bob R | T1 c:A S1 u:A,pay_Bob a s1 t1 I",
+    "words replaced": (
+        "q:A R | q:B,pay_Bob | replaced:B,pay_Eve | T1 c:A S1 u:A a s1 t1 | replaced:B,pay_Zoe | "
+        "T2 c:B S1 u:B,pay_Zoe a s1 t2 I"
+    ),
+    "words redriven": (
+        "q:A,pay_Bob R | replaced:A,pay_Eve | T1 c:A S1 | ^ s1 dead:A t1:interrupted I | q:A,redrive,pay_Eve R | "
+        "^ T2 c:A S1 u:A,pay_Eve a s1 t2 I"
+    ),
     "a delayed message": "q:A,notBefore=100 | +200 due:A R | T1 c:A S1 u:A a s1 t1 I",
     "a delayed message overtaken": (
         "q:A,notBefore=100 | q:B R | T1 c:B S1 u:B | +200 due:A | a s1 t1 T2 c:A S1 u:A a s1 t2 I"
@@ -135,6 +144,18 @@ BROKEN: Final[dict[str, tuple[Kind, str]]] = {
     "queued in a closed session": (Kind.LIFE, f"{ANSWERED} | closed | qi:B"),
     "lost at rest": (Kind.LOSS, "qi:C | q:A R | T1 c:C,A S1 u:A a s1 t1:error I"),
     "more queued than ever ended": (Kind.CONSERVATION, "q:A R | q:A | T1 c:A S1 u:A a s1 t1 I"),
+    # words
+    "words of another message": (Kind.CONTENT, "qi:C | q:A,pay_Bob R | T1 c:C,A S1 u:C u:A,pay_Eve a s1 t1 I"),
+    "a body emptied": (Kind.CONTENT, "q:A,pay_Bob R | T1 c:A S1 u:A a s1 t1 I"),
+    "words out of nothing": (Kind.CONTENT, "q:A R | T1 c:A S1 u:A,pay_Eve a s1 t1 I"),
+    "old words after a replacement": (
+        Kind.CONTENT,
+        "q:A,pay_Bob R | replaced:A,pay_Eve | T1 c:A S1 u:A,pay_Bob a s1 t1 I",
+    ),
+    "redriven with the words of before a replacement": (
+        Kind.CONTENT,
+        "q:A,x R | replaced:A,y | T1 c:A | ^ dead:A t1:interrupted I | q:A,redrive,x R | ^ T2 c:A S1 u:A,x a s1 t2 I",
+    ),
     # order
     "follow-ups inverted": (Kind.INVERSION, "q:A R | q:B | T1 c:B S1 u:B a s1 t1 T2 c:A S1 u:A a s1 t2 I"),
     "steers inverted": (Kind.INVERSION, "qs:S R | qs:T | T1 c:T,S S1 u:T u:S a s1 t1 I"),
@@ -220,6 +241,19 @@ def test_what_is_broken_is_told_once(kind: Kind, words: str) -> None:
     assert checked(words).count(kind) == 1
 
 
+def test_two_messages_with_each_others_words_are_both_told() -> None:
+    words = "qi:C,pay_Eve | q:A,pay_Bob R | T1 c:C,A S1 u:C,pay_Bob u:A,pay_Eve a s1 t1 I"
+    report = checked(words)
+    assert (report.altered, len(report.findings)) == (2, 2)
+    assert "message A is admitted at seq 8 with other words than it had in the queue" in " ".join(report.sentences)
+
+
+def test_where_a_hook_may_rewrite_what_it_admits_the_words_may_differ() -> None:
+    words = "q:A,pay_Bob R | T1 c:A S1 u:A,pay_B. a s1 t1 I"
+    assert checked(words).altered == 1
+    assert checked(words, verbatim=False).sentences == []
+
+
 def test_a_message_that_waits_at_rest_is_a_loss() -> None:
     report = checked("q:A R | q:B | T1 c:A S1 u:A a s1 t1 I")
     assert report.losses == 1
@@ -266,6 +300,48 @@ def test_a_receipt_whose_message_is_inside_is_true() -> None:
 @pytest.mark.parametrize("receipt", [("B", 1), ("A", 2), ("B", 99)])
 def test_a_receipt_without_its_message_is_a_loss(receipt: tuple[str, int]) -> None:
     assert checked(ANSWERED, told(receipt)).losses == 1
+
+
+def sent(said: str, *cursors: int) -> Recorder:
+    """A client that sent A with these words, and got a receipt for it: the first one, then duplicates."""
+    seen = Recorder()
+    for number, cursor in enumerate(cursors):
+        times = {"sent_ms": number * 10, "answered_ms": number * 10 + 5}
+        seen.receipt("s", "A", cursor, duplicate=number > 0, content=text(said), **times)
+    return seen
+
+
+WORDS = "q:A,pay_Bob R | T1 c:A S1 u:A,pay_Bob a s1 t1 I"
+
+
+def test_words_that_are_queued_as_they_were_sent_are_kept() -> None:
+    assert checked(WORDS, sent("pay_Bob", 1, 1)).sentences == []
+    assert checked(WORDS, told(("A", 1))).sentences == []  # who does not say what it sent is believed
+
+
+@pytest.mark.parametrize("said", ["pay_Eve", ""])
+def test_other_words_queued_than_were_sent_are_told_once_however_often_they_were_confirmed(said: str) -> None:
+    report = checked(WORDS, sent(said, 1, 1))
+    assert report.sentences == ["session s: message A is queued at seq 1 with other words than were sent"]
+    assert (report.altered, report.figures()["altered"]) == (1, 1)
+
+
+def test_what_was_sent_is_what_was_queued_and_not_what_replaced_it() -> None:
+    words = "q:A,pay_Bob R | replaced:A,pay_Eve | T1 c:A S1 u:A,pay_Eve a s1 t1 I"
+    assert checked(words, sent("pay_Bob", 1)).sentences == []
+
+
+def test_a_lost_message_is_not_altered_as_well() -> None:
+    report = checked(WORDS, sent("pay_Eve", 99))
+    assert (report.losses, report.altered) == (1, 0)
+
+
+@pytest.mark.parametrize(("said", "altered"), [("pay_Eve", 0), ("pay_Bob", 1), ("", 1)])
+def test_a_replacement_that_was_confirmed_has_the_words_that_were_sent(said: str, altered: int) -> None:
+    seen = Recorder()
+    seen.changed("s", "A", "replaced", sent_ms=0, answered_ms=1, content=text(said))
+    words = "q:A,pay_Bob R | replaced:A,pay_Eve | T1 c:A S1 u:A,pay_Eve a s1 t1 I"
+    assert checked(words, seen).altered == altered
 
 
 def test_a_receipt_of_a_session_without_ledger_is_a_loss_unless_it_was_erased() -> None:
