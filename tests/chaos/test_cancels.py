@@ -18,6 +18,7 @@ from mailslot_core.store import Grant
 from mailslot_core.turn import Draft, End, Then
 from tests.chaos.figure import Figure
 from tests.chaos.history import History, http
+from tests.chaos.history import now_ms as told_ms
 from tests.chaos.ledger import Ledger, admitted, ends, ledger, now_ms, of_type
 from tests.chaos.proxy import proxy_to
 from tests.chaos.stand import LEASE_MS, Stand, all_idle, made, passing, ready, without_others
@@ -111,15 +112,15 @@ async def test_a_cancel_and_a_completion_at_the_same_moment_make_one_end_of_the_
     settings = StoreSettings(redis_url=redis70.url, durability="memory")
     answers: dict[str, str] = {}
     async with RedisStore.connect(settings) as owner, RedisStore.connect(settings) as canceller:
-        room, arena = asyncio.Semaphore(AT_ONCE), Arena(owner, canceller, rng)
+        room, arena, history = asyncio.Semaphore(AT_ONCE), Arena(owner, canceller, rng), History()
 
         async def run(session: str, race: Race) -> None:
             async with room:
-                answers[session] = await arena.race(session, race)
+                answers[session] = await arena.race(session, race, history)
 
         await asyncio.gather(*(run(session, race) for session, race in races.items()))
     with redis70.client() as client:
-        found = hold_trial(Stand(redis70, tmp_path, client), History(), figure)
+        found = hold_trial(Stand(redis70, tmp_path, client), history, figure)
     figure.fault(RACES)
     came = Counter(judge(found[session], race, answers[session]) for session, race in races.items())
     print("T13", dict(came))
@@ -146,11 +147,11 @@ class Arena:
         self._owner, self._canceller, self._rng = owner, canceller, rng
         self._granted: dict[str, asyncio.Future[Grant]] = {}
 
-    async def race(self, session: str, race: Race) -> str:
+    async def race(self, session: str, race: Race, history: History) -> str:
         """Drive one turn to its end; at its stage, cancel at the same moment. What the cancel came to."""
         self._granted[session] = asyncio.get_running_loop().create_future()
-        await prompt(self._owner, session, "A")
-        outcome = ""
+        sent_ms, outcome = told_ms(), ""
+        history.kept(session, "A", (await prompt(self._owner, session, "A")).cursor, sent_ms)
         for stage, act in self._acts(session, race.kind).items():
             if stage == race.stage:
                 _, outcome = await asyncio.gather(act(), self._cancel(session))
@@ -203,10 +204,13 @@ async def test_what_is_queued_obeys_the_cancel_and_a_hold_survives_a_restart_of_
 ) -> None:
     """T14 (compozy/compozy#522): keep, hold or clear with three queued behind a backend that never answers; the cancel
     comes twice, and once more when its turn is long over. Meanwhile the store is killed and started again."""
-    history, (ingest,) = History(), durable.of_kind("ingest")
+    history, (ingest,), (worker,) = History(), durable.of_kind("ingest"), durable.of_kind("worker")
     async with http(ingest.url) as client:
         await made(client, [f"T14-{queue}" for queue in OBEYED], "handy")
-        await asyncio.gather(*(stopped(durable, client, history, queue) for queue in OBEYED))
+        await asyncio.gather(*(filled(durable, client, history, queue) for queue in OBEYED))
+        worker.freeze()  # so that both cancels come to an open turn
+        await asyncio.gather(*(stopped(client, queue) for queue in OBEYED))
+        worker.thaw()
         await all_idle(durable, PATIENCE_S)
         durable.store.kill()
         durable.store.start()
@@ -216,7 +220,8 @@ async def test_what_is_queued_obeys_the_cancel_and_a_hold_survives_a_restart_of_
             late = await client.post(f"/v1/sessions/T14-{queue}/cancel", json={"queue": "clear", "turn": 1})
             assert (late.status_code, late.json()["code"]) == (409, "not-open")
             await obeyed(durable, client)
-            await history.surely(client, f"T14-{queue}", "and on", message_id=f"{queue}-last")
+            await history.surely(client, f"T14-{queue}", "take your time", message_id=f"{queue}-last")
+            await late_again(durable, client, queue)
         await all_idle(durable, PATIENCE_S)
     found = hold_trial(durable, history, figure, sessions="T14-")
     for queue in OBEYED:
@@ -226,16 +231,32 @@ async def test_what_is_queued_obeys_the_cancel_and_a_hold_survives_a_restart_of_
         assert admitted(facts) == [f"{queue}-zero", *run, f"{queue}-last"]
 
 
-async def stopped(own: Stand, client: httpx2.AsyncClient, history: History, queue: str) -> None:
-    """A turn that never answers, three messages behind it, and two cancels that say what becomes of them."""
+async def filled(own: Stand, client: httpx2.AsyncClient, history: History, queue: str) -> None:
+    """A turn that never answers, and three messages behind it."""
     await history.surely(client, f"T14-{queue}", "never answer", message_id=f"{queue}-zero")
     await wait_until(lambda: admitted(ledger(own.client, f"T14-{queue}")), PATIENCE_S, "the model to be asked")
     for word in QUEUED:
         await history.surely(client, f"T14-{queue}", word, message_id=f"{queue}-{word}")
-    body = {"queue": queue, "turn": 1}
-    first, *_ = [await client.post(f"/v1/sessions/T14-{queue}/cancel", json=body) for _ in range(2)]
-    assert first.status_code == 202, first.text
-    assert first.json()["stillQueued"] == ([] if queue == "clear" else [f"{queue}-{word}" for word in QUEUED])
+
+
+async def stopped(client: httpx2.AsyncClient, queue: str) -> None:
+    """Two cancels that say what becomes of what is queued, and get the same answer."""
+    still = [] if queue == "clear" else [f"{queue}-{word}" for word in QUEUED]
+    for _ in range(2):
+        answer = await client.post(f"/v1/sessions/T14-{queue}/cancel", json={"queue": queue, "turn": 1})
+        assert answer.status_code == 202, answer.text
+        assert (answer.json()["outcome"], answer.json()["stillQueued"]) == ("requested", still)
+
+
+async def late_again(own: Stand, client: httpx2.AsyncClient, queue: str) -> None:
+    """A cancel of the first turn while the last one is at work: it is refused, and hits nobody else."""
+    session = f"T14-{queue}"
+    await wait_until(
+        lambda: f"{queue}-last" in admitted(ledger(own.client, session)), PATIENCE_S, "the last one to be at work"
+    )
+    late = await client.post(f"/v1/sessions/{session}/cancel", json={"queue": "clear", "turn": 1})
+    assert (late.status_code, late.json()["code"]) == (409, "not-open")
+    assert (await client.get(f"/v1/sessions/{session}")).json()["status"] == "running", "it came while one was open"
 
 
 async def kept(own: Stand, client: httpx2.AsyncClient) -> None:
