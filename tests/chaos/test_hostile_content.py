@@ -11,7 +11,7 @@ import pytest
 from mailslot import AsyncClient, MailslotError
 from mailslot_contracts import INTAKE, INTAKE_DEAD
 from tests.chaos.figure import Figure
-from tests.chaos.history import History, http
+from tests.chaos.history import History, http, now_ms
 from tests.chaos.ledger import Ledger, ledger, of_type
 from tests.chaos.stand import Stand, all_idle
 from tests.chaos.test_streams import frames
@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 PATIENCE_S: Final = 40.0
 KB: Final = 1024
 MB: Final = 1024 * KB
+Told = dict[str, Any] | None
+"""A receipt, or a refusal."""
 
 
 class Hostile(NamedTuple):
@@ -62,25 +64,25 @@ def escaped(value: object) -> bytes:
     return json.dumps(value).encode()
 
 
-async def by_http(calm: Stand, session: str, body: dict[str, Any]) -> bool:
-    """Whether the HTTP door kept it."""
+async def by_http(calm: Stand, session: str, body: dict[str, Any]) -> Told:
+    """The receipt of the HTTP door, if it kept it."""
     async with http(calm.services[0].url) as client:
         answer = await client.post(f"/v1/sessions/{session}/prompt", content=escaped(body))
     assert answer.status_code in {202, 400, 413}, answer.text
-    return answer.status_code == 202
+    return answer.json() if answer.status_code == 202 else None
 
 
-async def by_broker(calm: Stand, session: str, body: dict[str, Any]) -> bool:
-    """Whether the broker door kept it, which is asked for a reply."""
+async def by_broker(calm: Stand, session: str, body: dict[str, Any]) -> Told:
+    """The receipt of the broker door, which is asked for a reply."""
     return await through_broker(calm, escaped({"sessionId": session, **body}))
 
 
-async def by_msgpack(calm: Stand, session: str, body: dict[str, Any]) -> bool:
+async def by_msgpack(calm: Stand, session: str, body: dict[str, Any]) -> Told:
     """The same as msgpack; a lone surrogate is bytes that are no UTF-8 there."""
     return await through_broker(calm, msgpack.packb({"sessionId": session, **body}, unicode_errors="surrogatepass"))
 
 
-async def through_broker(calm: Stand, data: bytes) -> bool:
+async def through_broker(calm: Stand, data: bytes) -> Told:
     """One entry, and its reply."""
     with calm.client.pubsub(ignore_subscribe_messages=True) as replies:  # type: ignore[no-untyped-call]
         replies.subscribe("T20-replies")
@@ -90,39 +92,48 @@ async def through_broker(calm: Stand, data: bytes) -> bool:
     assert reply is not None
     told = json.loads(reply["data"])
     assert ("messageId" in told and "code" not in told) or told["code"] in {"bad-input", "too-large"}, told
-    return "code" not in told
+    return told if "code" not in told else None
 
 
-async def by_sdk(calm: Stand, session: str, body: dict[str, Any]) -> bool:
-    """Whether the SDK's caller got a receipt."""
+async def by_sdk(calm: Stand, session: str, body: dict[str, Any]) -> Told:
+    """The receipt that the SDK's caller got."""
     async with AsyncClient(calm.services[0].url) as client:
         try:
-            await client.session(session).prompt(
+            receipt = await client.session(session).prompt(
                 body["content"], message_id=body.get("messageId"), metadata=body.get("metadata")
             )
         except (MailslotError, ValueError):
-            return False
-    return True
+            return None
+    return receipt.wire()
 
 
 DOORS: Final = {"http": by_http, "broker": by_broker, "msgpack": by_msgpack, "sdk": by_sdk}
+
+
+async def is_kept(calm: Stand, history: History, door: str, session: str, body: dict[str, Any]) -> bool:
+    """Whether this door gave a receipt. It is noted if it says where the message is: the broker door's does not."""
+    sent_ms = now_ms()
+    told = await DOORS[door](calm, session, body)
+    if told is not None and "cursor" in told:
+        history.kept(session, told["messageId"], told["cursor"], sent_ms)
+    return told is not None
 
 
 @pytest.mark.parametrize("door", DOORS)
 async def test_hostile_text_is_kept_to_the_last_code_point_or_refused(calm: Stand, figure: Figure, door: str) -> None:
     """T20 (anthropics/claude-code#68325): lone surrogates, separators, NUL, frames inside of texts, sizes at the
     limits. What was kept is in the ledger, in the stream and in the echo as it was sent; the session stays usable."""
-    session = f"T20-{door}"
+    history, session = History(), f"T20-{door}"
     for hostile in TEXTS:
-        assert await DOORS[door](calm, session, {"content": hostile.text}) == hostile.kept, hostile.name
+        assert await is_kept(calm, history, door, session, {"content": hostile.text}) == hostile.kept, hostile.name
         figure.fault()
     await all_idle(calm, PATIENCE_S, session)
-    facts = hold_trial(calm, History(), figure, sessions=session)[session]
+    facts = hold_trial(calm, history, figure, sessions=session)[session]
     expected = [hostile.text for hostile in TEXTS if hostile.kept]
     assert texts(facts, "user/message") == expected
     assert texts(facts, "assistant/message") == expected
     await stream_is_whole(calm, session, facts)
-    assert await DOORS[door](calm, session, {"content": "still here"})
+    assert await is_kept(calm, history, door, session, {"content": "still here"})
     await all_idle(calm, PATIENCE_S, session)
     assert texts(ledger(calm.client, session), "assistant/message")[-1] == "still here"
 
@@ -146,16 +157,17 @@ async def stream_is_whole(calm: Stand, session: str, facts: Ledger) -> None:
 @pytest.mark.parametrize("door", DOORS)
 async def test_hostile_ids_and_nesting_are_refused_and_leave_nothing(calm: Stand, figure: Figure, door: str) -> None:
     """T20 (anthropics/claude-code#68325): control characters, surrogates and lengths in ids; values nested too deep."""
-    session = f"T20-ids-{door}"
-    assert await DOORS[door](calm, session, {"content": "first"})
+    history, session = History(), f"T20-ids-{door}"
+    assert await is_kept(calm, history, door, session, {"content": "first"})
     await all_idle(calm, PATIENCE_S, session)
     before = ledger(calm.client, session)
     for message_id in IDS:
-        assert not await DOORS[door](calm, session, {"content": "hello", "messageId": message_id}), repr(message_id)
+        body = {"content": "hello", "messageId": message_id}
+        assert not await is_kept(calm, history, door, session, body), repr(message_id)
         figure.fault()
-    assert not await DOORS[door](calm, session, {"content": "hello", "metadata": {"deep": DEEP}})
+    assert not await is_kept(calm, history, door, session, {"content": "hello", "metadata": {"deep": DEEP}})
     assert ledger(calm.client, session) == before
-    hold_trial(calm, History(), figure, sessions=session)
+    hold_trial(calm, history, figure, sessions=session)
 
 
 async def test_a_malformed_entry_blocks_nobody_behind_it(calm: Stand, figure: Figure) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from mailslot import AsyncClient, AsyncSession, RunResult
 from tests.chaos.figure import Figure
-from tests.chaos.history import History
+from tests.chaos.history import History, now_ms
 from tests.chaos.proxy import proxy_to
 from tests.chaos.stand import Stand, all_idle
 from tests.chaos.trial import hold_trial
@@ -23,6 +23,7 @@ PATIENCE_S: Final = 60.0
 async def test_a_run_never_returns_what_was_before_its_receipt(calm: Stand, figure: Figure) -> None:
     """T1 (vercel/eve#2461): 200 runs at once on one session, while one prompt is being answered, one is queued, and a
     reader goes on from yesterday's cursor."""
+    history, sent_ms = History(), now_ms()
     async with AsyncClient(calm.services[0].url) as client:
         session = client.session("T1-crowd", agent="brisk")
         yesterday = await session.run("yesterday", timeout=PATIENCE_S)
@@ -35,13 +36,15 @@ async def test_a_run_never_returns_what_was_before_its_receipt(calm: Stand, figu
         is_an_interval(result)
         assert result.from_seq > max(yesterday.to_seq, *(receipt.cursor for receipt in others))
     await all_idle(calm, PATIENCE_S, "T1-crowd")
-    hold_trial(calm, History(), figure, sessions="T1-crowd")
+    for result in results:
+        history.kept("T1-crowd", result.message_id, result.from_seq, sent_ms)
+    hold_trial(calm, history, figure, sessions="T1-crowd")
 
 
 async def test_an_idle_that_arrives_late_ends_nobody_elses_run(calm: Stand, figure: Figure) -> None:
     """T1 (vercel/eve#2461): everything the server says comes late by a different time on each connection, so that a
     run often meets the idle of the one before it."""
-    url = calm.services[0].url
+    history, sent_ms, url = History(), now_ms(), calm.services[0].url
     async with proxy_to(int(url.rpartition(":")[2])) as far, proxy_to(int(url.rpartition(":")[2])) as farther:
         far.down_delay_s, farther.down_delay_s = 0.01, 0.035
         async with AsyncClient(far.http_url) as one, AsyncClient(farther.http_url) as other:
@@ -51,7 +54,9 @@ async def test_an_idle_that_arrives_late_ends_nobody_elses_run(calm: Stand, figu
     for result in results:
         is_an_interval(result)
     await all_idle(calm, PATIENCE_S, "T1-late")
-    hold_trial(calm, History(), figure, sessions="T1-late")
+    for result in results:
+        history.kept("T1-late", result.message_id, result.from_seq, sent_ms)
+    hold_trial(calm, history, figure, sessions="T1-late")
 
 
 def test_a_run_takes_no_cursor_and_its_result_claims_no_success() -> None:

@@ -25,6 +25,8 @@ TURN_S: Final = 0.03
 """About how long a turn of the agent `brisk` takes: the next message is sent around its end."""
 WAKE_S_MAX: Final = 2.0
 """From a receipt at an idle agent to its admission, while no process is hurt."""
+CLAIM_S_MAX: Final = 5.0
+"""From any receipt to a turn that claims the message: those before it come first, of which there are few."""
 PATIENCE_S: Final = 40.0
 
 
@@ -43,6 +45,7 @@ async def test_a_message_that_comes_while_the_agent_goes_idle_is_admitted_soon(
     waits = [wait for facts in found.values() for wait in waits_s(facts)]
     assert len(waits) > SESSIONS, "some came to an idle agent"
     assert max(waits) < WAKE_S_MAX
+    assert max(wait for facts in found.values() for wait in claims_s(facts)) < CLAIM_S_MAX
 
 
 async def test_without_any_notice_nothing_is_forgotten_and_nobody_hangs(
@@ -77,6 +80,7 @@ async def test_without_any_notice_nothing_is_forgotten_and_nobody_hangs(
         found = hold_trial(own, history, figure)
     waits = [wait for facts in found.values() for wait in waits_s(facts)]
     assert max(waits) < LEASE_MS / 1000 + WAKE_S_MAX
+    assert max(wait for facts in found.values() for wait in claims_s(facts)) < LEASE_MS / 1000 + CLAIM_S_MAX
 
 
 async def at_the_edge(client: httpx2.AsyncClient, history: History, session: str, rng: random.Random) -> None:
@@ -98,6 +102,14 @@ def waits_s(facts: Ledger) -> list[float]:
             assert following.data["status"] == "running"
             waits.append((claimed[queued.data["messageId"]].time - queued.time) / 1000)
     return waits
+
+
+def claims_s(facts: Ledger) -> list[float]:
+    """For each message, whomever it came to: seconds from its receipt until a turn claimed it."""
+    queued = {each.data["messageId"]: each.time for each in of_type(facts, "inbox/queued")}
+    claimed = {message: each.time for each in of_type(facts, "inbox/claimed") for message in each.data["messageIds"]}
+    assert queued.keys() == claimed.keys(), "none was left"
+    return [(claimed[message] - time) / 1000 for message, time in queued.items()]
 
 
 async def level_first(client: httpx2.AsyncClient, session: str) -> None:
