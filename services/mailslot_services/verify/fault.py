@@ -7,7 +7,8 @@
 
 Rule 1: every choice comes from the seed; when exactly a fault hits does not, for that is up to the machine.
 Rule 2: kinds take turns in a shuffled order, so that a short run has all of them too.
-Rule 3: connections are found by the name that ours have. A server that does not let us kill them is only not cut.
+Rule 3: what finds nobody to hit is not counted, and is tried again next. A kill hits a stopped worker where none runs.
+Rule 4: connections are found by the name that ours have. A server that does not let us kill them is only not cut.
 """
 
 from __future__ import annotations
@@ -65,40 +66,47 @@ class Faults:
         if not self._bag:
             self._bag = list(KINDS)
             self._rng.shuffle(self._bag)
-        kind = self._bag.pop()
+        if await self._harm(self._bag[-1]):
+            self._bag.pop()
+
+    async def _harm(self, kind: str) -> bool:
+        """One fault. False: it found nobody (rule 3)."""
         if kind == "cut senders":
             for _ in range(BURST):
                 await self._cut(self._sender_name, 0.0)
                 await asyncio.sleep(BURST_GAP_S)
-            return
-        running = self._workforce.running
-        if not running:
-            return
-        victim = self._rng.choice(running)
+            return True
+        found = self._workforce.running or (self._workforce.living if kind == "kill" else [])
+        if not found:
+            return False
+        victim = self._rng.choice(found)
         if kind == "kill":
-            self._workforce.kill(victim)
-            self.counts["kill"] += 1
-        elif kind == "stop":
-            self._stop(victim)
-        else:
-            self._workforce.forgive(victim)
-            await self._cut(f"{self._worker_name}{victim}", PART)
+            hit = self._workforce.kill(victim)
+            self.counts["kill"] += hit
+            return hit
+        if kind == "stop":
+            return self._stop(victim)
+        self._workforce.forgive(victim)
+        await self._cut(f"{self._worker_name}{victim}", PART)
+        return True
 
-    def _stop(self, victim: int) -> None:
+    def _stop(self, victim: int) -> bool:
         async def wake() -> None:
             try:
                 await asyncio.sleep(self._rng.uniform(*STOP_LEASES) * self._lease_s)
             finally:
                 self._workforce.go_on(victim)
 
-        self._workforce.stop(victim)
+        if not self._workforce.stop(victim):
+            return False
         self.counts["stop"] += 1
         task = asyncio.create_task(wake())
         self._waking.add(task)
         task.add_done_callback(self._waking.discard)
+        return True
 
     async def _cut(self, name: str, part: float) -> None:
-        """Close connections of this name (rule 3)."""
+        """Close connections of this name (rule 4)."""
         try:
             clients = await self._control.client_list()
             found = [client["id"] for client in clients if client["name"] == name]

@@ -56,6 +56,7 @@ def rows(outcome: Outcome) -> list[tuple[str, str]]:
         ("refusals", " · ".join(f"{count} {code}" for code, count in sorted(report.refusals.items())) or "0"),
         ("turns", turns or "none"),
         ("faults", faults(outcome)),
+        ("worker ends", f"{outcome.ended_by_themselves} that no fault had caused"),
         ("fenced writes", str(outcome.fenced)),
         ("recoveries", recoveries(outcome)),
         ("rest", "never" if outcome.rest_s is None else f"after {outcome.rest_s:.1f} s"),
@@ -108,6 +109,8 @@ def summary(outcome: Outcome) -> str:
         verdict = "workers could not be kept running"
     elif outcome.report.sound and outcome.store_faults:
         verdict = f"the store failed inside an act {outcome.store_faults} times"
+    elif outcome.report.sound and outcome.unharmed:
+        verdict = "no harm could be done"
     elif outcome.report.sound:
         verdict = "not everything came to rest"
     else:

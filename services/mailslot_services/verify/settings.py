@@ -15,6 +15,9 @@ UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)")
 DURATION_S_MAX: Final = 24 * 3600.0
 """Longest load: every event of it is held in memory when it is checked."""
+HARM_DUE_S: Final = 15.0
+"""Chaos that was to go on for so long must have killed one worker and stopped one, else it has shown nothing. The first
+four faults, 2.4 s apart at most, hold one of each kind; the rest is for a busy machine."""
 
 
 def seconds(text: str) -> float:
@@ -33,7 +36,10 @@ class VerifySettings(StoreSettings):
 
     model_config = SettingsConfigDict(validate_by_name=True, validate_by_alias=True)
 
-    chaos: str = Field("0s", description="how long to load with faults: 60s, 2m; 0s: no faults")
+    chaos: str = Field(
+        "0s",
+        description="how long to load with faults: 60s, 2m; 0s: no faults; from 15s on a kill and a stop must have hit",
+    )
     load: str = Field("30s", description="how long to load when there are no faults")
     workers: int = Field(3, ge=1, le=64, description="worker processes of its own")
     sessions: int = Field(64, ge=1, le=100_000, description="sessions that are talked to")

@@ -35,7 +35,7 @@ from mailslot_services.verify.fault import Faults
 from mailslot_services.verify.ledger import Entry, Unreadable, read
 from mailslot_services.verify.load import Load
 from mailslot_services.verify.report import Finding, Kind, Report
-from mailslot_services.verify.settings import VerifySettings
+from mailslot_services.verify.settings import HARM_DUE_S, VerifySettings
 from mailslot_services.verify.workforce import Workforce
 
 AGENTS_FILE: Final = Path(__file__).with_name("agents.toml")
@@ -63,6 +63,7 @@ class Outcome:
     lease_ms: int
     durability: str
     kept: bool
+    chaos_s: float = 0.0  # that harm was to be done
     load_s: float = 0.0
     rest_s: float | None = None  # until everything rested, None: it never did
     sent: int = 0
@@ -75,13 +76,18 @@ class Outcome:
 
     @property
     def sound(self) -> bool:
-        """Nothing is broken, everything came to rest, and something was there to lose."""
+        """Nothing is broken, everything came to rest, something was there to lose, and harm that was due was done."""
         return (
             self.report.sound
             and self.rest_s is not None
             and self.report.receipts > 0
-            and not (self.failure or self.store_faults)
+            and not (self.failure or self.store_faults or self.unharmed)
         )
+
+    @property
+    def unharmed(self) -> bool:
+        """Chaos went on for long enough, and no kill, or no stop, has hit a living worker."""
+        return self.chaos_s >= HARM_DUE_S and not (self.faults["kill"] and self.faults["stop"])
 
     @property
     def store_faults(self) -> int:
@@ -100,6 +106,7 @@ async def verify(settings: VerifySettings, progress: Progress, tell: Tell) -> Ou
         outcome = Outcome(
             seed, database, settings.workers, settings.rate, settings.lease_ms, settings.durability, settings.keep
         )
+        outcome.chaos_s = settings.chaos_s
         plan = Plan(settings, database, name, outcome, progress)
         async with plan.store("senders") as store, reached(plan.settings_of("control")) as control:
             await run(plan, store, control, tell)

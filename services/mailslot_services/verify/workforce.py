@@ -11,7 +11,6 @@ Rule 2: a worker that ends without being hurt is counted. One that keeps doing s
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
@@ -48,7 +47,12 @@ class Workforce:
     @property
     def running(self) -> list[int]:
         """Workers that are there and not stopped."""
-        return [number for number, child in self._children.items() if child.pid and number not in self._stopped]
+        return [number for number in self.living if number not in self._stopped]
+
+    @property
+    def living(self) -> list[int]:
+        """Workers that are there, stopped or not."""
+        return [number for number, child in self._children.items() if child.pid]
 
     def start(self) -> None:
         """Begin to run all workers."""
@@ -63,14 +67,16 @@ class Workforce:
 
     # -- hurting ----------------------------------------------------------------------------------------------
 
-    def kill(self, number: int) -> None:
-        """kill -9."""
-        self._signal(number, signal.SIGKILL)
+    def kill(self, number: int) -> bool:
+        """kill -9. False: there was nobody to hit."""
+        return self._signal(number, signal.SIGKILL)
 
-    def stop(self, number: int) -> None:
-        """SIGSTOP: it stands still, and its connections stay open."""
-        self._stopped.add(number)
-        self._signal(number, signal.SIGSTOP)
+    def stop(self, number: int) -> bool:
+        """SIGSTOP: it stands still, and its connections stay open. False: there was nobody to hit."""
+        hit = self._signal(number, signal.SIGSTOP)
+        if hit:
+            self._stopped.add(number)
+        return hit
 
     def go_on(self, number: int) -> None:
         """SIGCONT."""
@@ -82,12 +88,16 @@ class Workforce:
         self._hurt.add(number)
         self._harmed = True
 
-    def _signal(self, number: int, what: signal.Signals) -> None:
+    def _signal(self, number: int, what: signal.Signals) -> bool:
         self.forgive(number)
         child = self._children.get(number)
-        if child is not None and child.pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child.pid, what)
+        if child is None or not child.pid:
+            return False
+        try:
+            os.kill(child.pid, what)
+        except ProcessLookupError:
+            return False
+        return True
 
     # -- keeping ----------------------------------------------------------------------------------------------
 
