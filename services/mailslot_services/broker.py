@@ -28,13 +28,14 @@ from urllib.parse import urlsplit
 
 from faststream.redis import RedisBroker
 from faststream.redis.message import FAKE_CONSUMER, RedisBatchStreamMessage
-from redis.asyncio import Connection, Redis, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from mailslot_core.errors import Misconfigured
+from mailslot_core.redis import connection
 from mailslot_core.settings import StoreSettings
 
 BLOCK_MS: Final = 500
@@ -78,15 +79,15 @@ class _ForNow:
             raise
 
 
-class _Tcp(_ForNow, Connection):
+class _Tcp(_ForNow, connection.Tcp):
     pass
 
 
-class _Tls(_ForNow, SSLConnection):
+class _Tls(_ForNow, connection.Tls):
     pass
 
 
-class _Unix(_ForNow, UnixDomainSocketConnection):
+class _Unix(_ForNow, connection.Unix):
     pass
 
 

@@ -16,12 +16,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import msgpack
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.maint_notifications import MaintNotificationsConfig
 
@@ -40,9 +40,10 @@ from mailslot_core.errors import (
 from mailslot_core.goal import Change, Round
 from mailslot_core.inbox import Receipt, Room, Submission, redrivable, revived
 from mailslot_core.redis import keys, server
+from mailslot_core.redis.connection import CONNECTIONS
 from mailslot_core.redis.functions import LANE_OF, STATES, Functions, load
 from mailslot_core.redis.topics import Topics
-from mailslot_core.redis.wire import REFUSALS, Barrier, Command, GroupCommit
+from mailslot_core.redis.wire import REFUSALS, UNREACHABLE, Barrier, Command, GroupCommit
 from mailslot_core.session import TERMINAL, Data, Event, MessageState, Phase, Session, Status, retry_reason
 from mailslot_core.settings import StoreSettings
 from mailslot_core.store import (
@@ -114,7 +115,7 @@ class RedisStore:
                 barrier = await server.check(client, settings)
             except REFUSALS as error:
                 raise _not_carried_out(error) from error
-            except (RedisConnectionError, OSError, TimeoutError) as error:
+            except UNREACHABLE as error:
                 raise StoreUnavailable(f"cannot reach the store at {_shown(settings.redis_url)}: {error}") from error
             store = cls(client, settings, barrier)
             try:
@@ -402,7 +403,7 @@ class RedisStore:
                 pipe.zrange(self._key(session_id, "step"), 0, -1)
                 pipe.zrange(self._key(session_id, "later"), 0, -1)
                 state, messages, turn, step, later = await pipe.execute()
-        except (RedisError, OSError) as error:
+        except UNREACHABLE as error:
             raise _unreachable(error) from error
         if not state:
             return None
@@ -490,7 +491,7 @@ class RedisStore:
         try:
             async with asyncio.timeout(timeout_ms / 1000 + self._call_s_max):
                 rung: Any = await self._client.blpop(names, timeout=max(1, timeout_ms) / 1000)  # 0 would wait for ever
-        except (RedisError, OSError, TimeoutError) as error:
+        except UNREACHABLE as error:
             raise _unreachable(error) from error
         return order[names.index(str(rung[0], "utf-8"))] if rung else None
 
@@ -557,6 +558,7 @@ def connect(settings: StoreSettings) -> Redis:
         maint_notifications_config=MaintNotificationsConfig(enabled=False),
         retry=Retry(ExponentialWithJitterBackoff(cap=0.2, base=0.01), 2),
     )
+    pool.connection_class = CONNECTIONS[urlsplit(settings.redis_url).scheme]  # `from_url` lets nobody choose
     return Redis.from_pool(pool)
 
 

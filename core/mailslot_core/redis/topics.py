@@ -24,6 +24,7 @@ from redis.exceptions import RedisError
 from mailslot_contracts.channels import STATUS_CHANNEL, event_channel
 from mailslot_contracts.codec import decode
 from mailslot_contracts.problems import CodecError
+from mailslot_core.redis.wire import UNREACHABLE
 from mailslot_core.store import Notices
 from mailslot_core.task import end
 
@@ -101,7 +102,7 @@ class Topics:
                 if missing:  # the first asking failed
                     await self._pubsub.subscribe(*missing)
                 message = await self._pubsub.get_message(timeout=None)
-            except (RedisError, OSError) as error:
+            except UNREACHABLE as error:
                 log.warning("notices are not coming: %s", error)
                 await asyncio.sleep(RECONNECT_S)
                 continue

@@ -34,6 +34,9 @@ Command = tuple[str | bytes | int, ...]
 BATCH_MAX = 256  # calls in one pipeline: more would only make the first ones wait longer
 PIPELINES = 2  # in flight at once: while one is answered the other is written
 
+# How a connection fails. uvloop says RuntimeError ("the handler is closed") of one that was closed under its user.
+UNREACHABLE = (RedisError, OSError, TimeoutError, RuntimeError)
+
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +146,7 @@ class GroupCommit:
                 connection = await self._borrow()
             fate = OutcomeUnknown("the connection to the store was closed before its answer came")
             await self._use(connection, batch)
-        except (RedisError, OSError, TimeoutError) as error:
+        except UNREACHABLE as error:
             sent = isinstance(fate, OutcomeUnknown)
             fate = _lost(error) if sent else StoreUnavailable(f"the store cannot be reached: {_sentence(error)}")
         finally:
@@ -205,7 +208,7 @@ async def _stands(connection: Any) -> bool:
     await asyncio.sleep(0)  # so that the loop has seen what came
     try:
         return not await connection.can_read()
-    except (RedisError, OSError):
+    except UNREACHABLE:
         return False
 
 

@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from mailslot_contracts.ids import check_id
 from mailslot_core.clock import Clock, SystemClock
 from mailslot_core.errors import StoreUnavailable
 from mailslot_core.redis import keys
 from mailslot_core.redis.store import RedisStore, connect
+from mailslot_core.redis.wire import UNREACHABLE
 from mailslot_core.settings import StoreSettings
 from mailslot_services.doctor.finding import Report, Unreadable, mistyped, reason, wrong
 from mailslot_services.doctor.orphan import stray_entries, stray_keys
@@ -215,7 +215,7 @@ async def _client(settings: StoreSettings) -> AsyncIterator[Redis]:
     try:
         await client.ping()
         yield client
-    except (RedisError, OSError, TimeoutError) as error:
+    except UNREACHABLE as error:
         raise StoreUnavailable(f"the store cannot be examined: {error}") from error
     finally:
         await client.aclose()

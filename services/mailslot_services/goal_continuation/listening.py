@@ -20,11 +20,11 @@ from typing import Any, Final
 
 from faststream.redis import RedisBroker, StreamSub
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from mailslot_contracts.problems import CodecError
 from mailslot_core.errors import StoreUnavailable
 from mailslot_core.redis import keys
+from mailslot_core.redis.wire import UNREACHABLE
 from mailslot_core.settings import StoreSettings
 from mailslot_core.store import IdleNotice
 from mailslot_services.broker import BLOCK_MS, Arrival, arrivals, consumer_name, ensure_group, make_broker, undecoded
@@ -38,7 +38,6 @@ GONE_MS: Final = 60_000
 CONNECTIONS_SPARE: Final = 4
 """Connections beside the one of each subscriber: for tidying, and while a broken one is replaced."""
 DATA_FIELD: Final = b"data"
-UNREACHABLE: Final = (RedisError, OSError, TimeoutError)
 
 log = logging.getLogger("mailslot.goals")
 

@@ -25,11 +25,11 @@ from typing import Any
 from faststream import AckPolicy
 from faststream.redis import RedisBroker, StreamSub
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from mailslot_contracts import INTAKE, INTAKE_DEAD, INTAKE_GROUP, Code, ContractError, IntakeEntry, Problem
 from mailslot_core.clock import Clock
 from mailslot_core.errors import CoreError, StoreUnavailable
+from mailslot_core.redis.wire import UNREACHABLE
 from mailslot_core.settings import IngestSettings
 from mailslot_core.task import end
 from mailslot_services.broker import BLOCK_MS, Arrival, arrivals, consumer_name, ensure_group, undecoded
@@ -105,7 +105,7 @@ class Intake:
         try:
             await ensure_group(self._client, INTAKE, INTAKE_GROUP)
             await self._broker.start()
-        except (RedisError, OSError) as error:
+        except UNREACHABLE as error:
             raise StoreUnavailable(f"the intake stream cannot be read: {error}") from error
         loops = (self._recover_forever, self._be_heard_forever, self._retry_forever)
         self._tasks = [asyncio.create_task(loop()) for loop in loops]
@@ -127,7 +127,7 @@ class Intake:
             return "entries of the intake stream are not being recovered"
         try:
             await self._client.ping()
-        except (RedisError, OSError) as error:
+        except UNREACHABLE as error:
             return f"the broker does not answer: {error}"
         return None
 
@@ -136,13 +136,13 @@ class Intake:
         try:
             self._metrics.intake_entries.set(await self._client.xlen(INTAKE))
             self._metrics.dead_entries.set(await self._client.xlen(INTAKE_DEAD))
-        except (RedisError, OSError) as error:
+        except UNREACHABLE as error:
             log.warning("the intake could not be measured", extra={"cause": str(error)})
 
     async def _leave(self) -> None:
         try:
             await self._recovery.leave()
-        except (RedisError, OSError) as error:
+        except UNREACHABLE as error:
             log.warning("the consumer could not be removed", extra={"cause": str(error)})
 
     # -- reading ----------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class Intake:
                 pipe.xdel(INTAKE, *entry_ids)
                 await pipe.execute()
             self._metrics.intake("dead", sum(verdict.dead for verdict in verdicts))
-        except (RedisError, OSError) as error:
+        except UNREACHABLE as error:
             log.warning("entries could not be settled; trying again", extra={"cause": str(error)})
         finally:
             self._hand.release(entry_ids)
@@ -273,7 +273,7 @@ class Intake:
         while True:
             try:
                 await self._recover()
-            except (RedisError, OSError) as error:
+            except UNREACHABLE as error:
                 log.warning("recovery failed; trying again", extra={"cause": str(error)})
             await self._clock.sleep(self._limits.recover_ms / 1000)
 
@@ -282,7 +282,7 @@ class Intake:
         while True:
             try:
                 await self._recovery.be_heard()
-            except (RedisError, OSError) as error:
+            except UNREACHABLE as error:
                 log.warning("this consumer could not make itself heard", extra={"cause": str(error)})
             await self._clock.sleep(self._limits.recover_ms / 1000)
 

@@ -18,10 +18,11 @@ from urllib.parse import parse_qsl, urlencode
 
 from redis.asyncio import Redis
 from redis.asyncio.connection import parse_url
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 from mailslot_core.errors import CoreError, Misconfigured, StoreUnavailable
 from mailslot_core.redis.store import connect
+from mailslot_core.redis.wire import UNREACHABLE
 from mailslot_core.settings import StoreSettings
 
 MARK: Final = "mailslot:verify"
@@ -170,7 +171,7 @@ async def reached(settings: StoreSettings) -> AsyncIterator[Redis]:
     try:
         await client.ping()
         yield client
-    except (RedisError, OSError, TimeoutError) as error:
+    except UNREACHABLE as error:
         raise StoreUnavailable(f"the store at {shown(settings.redis_url)} cannot be used: {error}") from error
     finally:
         await client.aclose()

@@ -19,8 +19,9 @@ from random import Random
 from typing import Final
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
+from mailslot_core.redis.wire import UNREACHABLE
 from mailslot_services.verify.workforce import Workforce
 
 GAP_S: Final = (0.4, 2.4)
@@ -116,5 +117,5 @@ class Faults:
                 self.counts["cut"] += await self._control.client_kill_filter(_id=number)
         except ResponseError as error:
             self.hindered = str(error)
-        except (RedisError, OSError, TimeoutError):
+        except UNREACHABLE:
             return  # the next one will do
