@@ -3,16 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 import pytest
 from redis.asyncio import BlockingConnectionPool
-from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ResponseError
 
 from mailslot_core.errors import OutcomeUnknown, StoreUnavailable
 from mailslot_core.redis.store import RedisStore, connect
-from mailslot_core.redis.wire import BATCH_MAX, PIPELINES, Barrier, GroupCommit
+from mailslot_core.redis.wire import BATCH_MAX, Barrier, GroupCommit
 from mailslot_core.settings import StoreSettings
 from tests.conformance.dialogue import BIRTH, ledger, message, prompt
 from tests.conformance.proxies import Line, line_to
@@ -282,25 +280,3 @@ async def in_flight(calls: list[asyncio.Task[object]]) -> None:
     """The calls have been given to the connection: a few turns of the loop after they were made."""
     await loop_turns()
     assert not any(call.done() for call in calls)
-
-
-async def test_a_connection_that_was_closed_under_its_user_is_one_lost_answer(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """uvloop says RuntimeError then. Both of the wire's tasks must live on: one that ended would answer nobody."""
-    closed = "unable to perform operation on <TCPTransport closed=True>; the handler is closed"
-    async with wire_to(server) as wire:
-        await echoes(wire)
-        sent = AbstractConnection.send_packed_command
-        failures = iter(range(2 * PIPELINES))
-
-        async def send(connection: AbstractConnection, *args: Any, **options: Any) -> None:
-            if next(failures, None) is not None:
-                raise RuntimeError(closed)
-            await sent(connection, *args, **options)
-
-        monkeypatch.setattr(AbstractConnection, "send_packed_command", send)
-        for _ in range(2 * PIPELINES):
-            with suppress(OutcomeUnknown, StoreUnavailable):
-                await wire.call(("ECHO", "lost"))
-        await echoes(wire)

@@ -34,8 +34,8 @@ Command = tuple[str | bytes | int, ...]
 BATCH_MAX = 256  # calls in one pipeline: more would only make the first ones wait longer
 PIPELINES = 2  # in flight at once: while one is answered the other is written
 
-# How a connection fails. uvloop says RuntimeError ("the handler is closed") of one that was closed under its user.
-UNREACHABLE = (RedisError, OSError, TimeoutError, RuntimeError)
+# How a connection fails.
+UNREACHABLE = (RedisError, OSError, TimeoutError)
 
 
 log = logging.getLogger(__name__)
