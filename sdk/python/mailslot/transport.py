@@ -6,12 +6,11 @@ cancels it; a blocked thread is woken by shutting the connection down under it.
 Rule 1: everything is decided in operations (see `step`). Here a step is carried out, once.
 Rule 2: an error of the connection becomes a `Fault`; it is never raised from here. Only an answer without end is.
 Rule 3: event streams have a pool of their own: however many are open, there is a connection left to send on.
-Rule 4: httpx2 is imported when the first client is made, not with this package: most of its import time is httpx2.
+Rule 4: httpx2 and asyncio are imported when they are needed, not with this package: most of its import time is theirs.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import re
@@ -390,6 +389,8 @@ class _AsyncTalk:
             case Read(deadline):
                 return await self._read(deadline)
             case Pause(seconds):
+                import asyncio
+
                 await asyncio.sleep(seconds)
             case Shut():
                 await self.aclose()
@@ -443,6 +444,8 @@ class _AsyncTalk:
         return Opened(response.headers.get("content-type", ""))
 
     async def _read(self, deadline: float | None) -> bytes | Fault:
+        import asyncio
+
         import httpx2
 
         left_s = None if deadline is None else deadline - self._line.terms.clock()

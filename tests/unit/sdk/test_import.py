@@ -1,15 +1,17 @@
 """What it costs to import the package: little time, and nothing but the standard library."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 IMPORT_S_MAX = 0.2
 """Of processor time: the clock on the wall also tells how busy the machine is."""
 
 RUNS = 5
-"""The fastest counts: the first may have to compile."""
+"""The fastest counts: the first compiles, what an installer does for its user."""
 
 PROBE = """
 import json, sys, time
@@ -22,13 +24,16 @@ print(json.dumps({"took_s": took_s, "foreign": sorted(loaded - set(sys.stdlib_mo
 """
 
 
-def probe(code: str = PROBE) -> Any:
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+def probe(code: str = PROBE, **variables: str) -> Any:
+    command = [sys.executable, "-c", code]
+    environment = {**os.environ, **variables}
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment)
     return json.loads(answer.stdout)
 
 
-def test_importing_mailslot_is_quick() -> None:
-    times = [probe()["took_s"] for _ in range(RUNS)]
+def test_importing_mailslot_is_quick(tmp_path: Path) -> None:
+    compiled = {"PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
+    times = [probe(**compiled)["took_s"] for _ in range(RUNS)]
     assert min(times) < IMPORT_S_MAX, times
 
 
