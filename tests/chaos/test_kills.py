@@ -50,7 +50,7 @@ async def test_a_turn_goes_on_elsewhere_soon_after_its_worker_was_killed(rough: 
             for session in held:
                 figure.recoveries_s.append(await recovered(rough, session, killed_ms))
             await ready(*workers)
-    await all_idle(rough, PATIENCE_S)
+            await all_idle(rough, PATIENCE_S)  # or a turn would be given up at its third crash
     hold_trial(rough, history, figure, sessions="T8-kill-")
     assert len(figure.recoveries_s) > ROUNDS, "the victims were at work"
     assert max(figure.recoveries_s) < RECOVERY_S_MAX, sorted(figure.recoveries_s)[-3:]

@@ -134,5 +134,5 @@ def is_alive(pid: int) -> bool:
     """Whether a process of that id is there and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter when it goes while it is looked at
         return False
