@@ -1,8 +1,12 @@
 """The JSON Schemas (2020-12) of everything on the wire, as texts by file name.
 
+    prompt.json receipt.json …    one thing each, complete in itself: for whoever checks one thing
+    bundle.json                   all of them once, under `$defs`: for whoever makes types or code of them
+
 Rule 1: a schema is generated from the models and checked in; a stale one fails the tests.
 Rule 2: what others send is described as the door takes it, what we send as we write it.
 Rule 3: nothing here touches a file; `generate` writes, tests compare.
+Rule 4: each file's thing is in the bundle under the file's name in CamelCase, and all its parts under theirs.
 """
 
 from __future__ import annotations
@@ -35,6 +39,9 @@ from mailslot_contracts.status import Level
 Direction = Literal["validation", "serialization"]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+BUNDLE = "bundle"
+"""The name of the schema that holds all others."""
 
 RECEIVED: dict[str, type[BaseModel]] = {
     "prompt": Prompt,
@@ -80,18 +87,51 @@ UNIONS: dict[str, tuple[TypeAdapter[Any], Direction]] = {
 """What is one of several things."""
 
 
+BATCH: TypeAdapter[Any] = TypeAdapter(list[Prompt])
+
+
 def schema_texts() -> dict[str, str]:
     """Every schema as the text of its file, by file name."""
-    schemas = {name: model.model_json_schema(mode="validation") for name, model in RECEIVED.items()}
-    schemas |= {name: model.model_json_schema(mode="serialization") for name, model in SENT.items()}
-    schemas |= {name: adapter.json_schema(mode=direction) for name, (adapter, direction) in UNIONS.items()}
-    schemas["prompt-batch"] = _batch()
+    schemas = {name: adapter.json_schema(mode=mode) for name, (adapter, mode) in _described().items()}
+    schemas["prompt-batch"] |= _batch_bounds()
+    schemas[BUNDLE] = bundle()
     return {f"{name}.json": _text(name, schemas[name]) for name in sorted(schemas)}
 
 
-def _batch() -> dict[str, Any]:
-    schema = TypeAdapter(list[Prompt]).json_schema(mode="validation")
-    return {**schema, "minItems": 1, "maxItems": BATCH_COUNT_MAX}
+def bundle() -> dict[str, Any]:
+    """Everything under `$defs`, each thing once. It holds nothing to anything by itself: point at a definition."""
+    inputs = [(name, mode, adapter) for name, (adapter, mode) in _described().items()]
+    found, shared = TypeAdapter.json_schemas(inputs, ref_template="#/$defs/{model}")
+    definitions: dict[str, Any] = dict(shared["$defs"])
+    for (name, _mode), schema in found.items():
+        whole = schema | _batch_bounds() if name == "prompt-batch" else schema
+        # A model is there already; what is none, or has another name as a model, is added.
+        definitions.setdefault(definition_name(name), whole)
+    return {
+        "title": "mailslot",
+        "description": "Everything on the wire, by name. What you send is described as the door takes it.",
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def definition_name(name: str) -> str:
+    """What a file's schema is called in the bundle: `goal-put` is GoalPut."""
+    return "".join(word.capitalize() for word in name.split("-"))
+
+
+def _described() -> dict[str, tuple[TypeAdapter[Any], Direction]]:
+    """What each schema is made of, and from which side it is seen."""
+    received: dict[str, tuple[TypeAdapter[Any], Direction]] = {
+        name: (TypeAdapter(model), "validation") for name, model in RECEIVED.items()
+    }
+    sent: dict[str, tuple[TypeAdapter[Any], Direction]] = {
+        name: (TypeAdapter(model), "serialization") for name, model in SENT.items()
+    }
+    return {**received, **sent, **UNIONS, "prompt-batch": (BATCH, "validation")}
+
+
+def _batch_bounds() -> dict[str, Any]:
+    return {"minItems": 1, "maxItems": BATCH_COUNT_MAX}
 
 
 def _text(name: str, schema: dict[str, Any]) -> str:

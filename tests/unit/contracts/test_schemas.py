@@ -12,7 +12,7 @@ from mailslot_contracts.door import read
 from mailslot_contracts.events import EVENT_TYPES, parse_event
 from mailslot_contracts.messages import Prompt
 from mailslot_contracts.problems import ContractError
-from mailslot_contracts.schemas import schema_texts
+from mailslot_contracts.schemas import BUNDLE, definition_name, schema_texts
 
 ROOT = Path(__file__).parents[3] / "contracts"
 TEXTS = schema_texts()
@@ -39,6 +39,23 @@ def test_a_schema_is_a_schema_of_2020_12(name: str) -> None:
     meta.validate(SCHEMAS[name])
     assert SCHEMAS[name]["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert TEXTS[f"{name}.json"].endswith("}\n")
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEMAS if name != BUNDLE])
+def test_the_bundle_has_each_schema_with_all_its_parts_as_its_own_file_has_it(name: str) -> None:
+    bundled = SCHEMAS[BUNDLE]["$defs"]
+    whole = {key: value for key, value in SCHEMAS[name].items() if key not in {"$schema", "$id", "$defs"}}
+    defined = bundled[definition_name(name)]
+    if (ref := defined.get("$ref")) is not None:  # the file is named after the notice, its model after the class
+        defined = bundled[ref.removeprefix("#/$defs/")]
+    assert defined == whole
+    assert SCHEMAS[name].get("$defs", {}).items() <= bundled.items()
+
+
+def test_the_bundle_holds_nothing_that_no_file_has() -> None:
+    parts = {part for name, schema in SCHEMAS.items() if name != BUNDLE for part in schema.get("$defs", {})}
+    titles = {schema.get("title") for schema in SCHEMAS.values()}
+    assert SCHEMAS[BUNDLE]["$defs"].keys() <= parts | titles | {definition_name(name) for name in SCHEMAS}
 
 
 def test_the_event_schema_has_every_type() -> None:
