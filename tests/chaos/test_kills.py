@@ -10,11 +10,12 @@ from typing import Any, Final
 
 import httpx2
 import pytest
+import redis
 
 from mailslot_contracts import INTAKE, INTAKE_DEAD, INTAKE_GROUP
 from tests.chaos.figure import Figure
 from tests.chaos.history import History, Told, http
-from tests.chaos.ledger import admitted, held_by, ledger, now_ms, of_type
+from tests.chaos.ledger import Ledger, admitted, held_by, ledger, now_ms, of_type
 from tests.chaos.stand import LEASE_MS, Service, Stand, all_idle, made, passing, ready
 from tests.chaos.trial import hold_trial, recovery_s
 from tests.waiting import pace, wait_until
@@ -26,6 +27,8 @@ RECOVERY_S_MAX: Final = LEASE_MS / 1000 + 2
 ROUNDS: Final = 4
 PATIENCE_S: Final = 60.0
 SESSIONS: Final = 8
+GOALS: Final = 2
+GOAL_ROUNDS: Final = 8
 
 
 async def test_a_turn_goes_on_elsewhere_soon_after_its_worker_was_killed(rough: Stand, figure: Figure) -> None:
@@ -74,12 +77,15 @@ async def test_whatever_is_killed_at_whatever_moment_every_message_comes_to_its_
     rough: Stand, figure: Figure, rng: random.Random
 ) -> None:
     """T8 (taskiq-python/taskiq-redis#131): workers, ingest and the goal service are killed at random while messages
-    come by HTTP and by the broker door. No manual step brings anything back."""
+    come by HTTP and by the broker door, and goals go on. No manual step brings anything back, and every round of every
+    goal was there once."""
     history, stop = History(), asyncio.Event()
     sessions = [f"T8-any-{number}" for number in range(SESSIONS)]
+    with_goals = [f"T8-any-goal-{number}" for number in range(GOALS)]
     with passing(rough, rough.ingest(), rough.goals()):
         ingests = rough.of_kind("ingest")
         await ready(*rough.services)
+        await give_goals(ingests[0], with_goals)
         chances = [rng.random() for _ in sessions]
         sending = [
             asyncio.create_task(send(rough, ingests, history, session, chance, stop))
@@ -94,12 +100,40 @@ async def test_whatever_is_killed_at_whatever_moment_every_message_comes_to_its_
         stop.set()
         sent = await asyncio.gather(*sending)
         await wait_until(lambda: rough.client.xlen(INTAKE) == 0, PATIENCE_S, "the intake to be empty")
+        await wait_until(partial(all_spent, rough, with_goals), PATIENCE_S, "every goal to spend its rounds")
         await all_idle(rough, PATIENCE_S)
     found = hold_trial(rough, history, figure, sessions="T8-any-")
     assert rough.client.xlen(INTAKE_DEAD) == 0
     assert not history.unsettled
     for session, count in zip(sessions, sent, strict=True):
         assert sorted(admitted(found[session])) == sorted(f"{session}-{number}" for number in range(count))
+    for session in with_goals:
+        assert rounds_admitted(found[session]) == list(range(1, GOAL_ROUNDS + 1))
+
+
+async def give_goals(ingest: Service, sessions: Sequence[str]) -> None:
+    """Each has a goal, which its agent works at from now on."""
+    async with http(ingest.url) as client:
+        await made(client, sessions, "steady")
+        for session in sessions:
+            goal = {"objective": "keep the garden", "budgets": {"rounds": GOAL_ROUNDS}}
+            answer = await client.put(f"/v1/sessions/{session}/goal", json=goal)
+            assert answer.status_code == 201 or answer.json()["code"] == "goal-exists", answer.text
+
+
+def all_spent(own: Stand, sessions: Sequence[str]) -> bool:
+    """The last that is known of each goal is that it has no round left. Not while the store is away."""
+    try:
+        changes = [[*of_type(ledger(own.client, session), "goal/change")][-1] for session in sessions]
+    except redis.ConnectionError:
+        return False
+    return all((change.data["goal"].get("reason") or {}).get("code") == "budget-rounds" for change in changes)
+
+
+def rounds_admitted(facts: Ledger) -> list[int]:
+    """The rounds of a goal whose messages entered the transcript, in order."""
+    sources = [each.data["source"] for each in of_type(facts, "user/message")]
+    return [source["round"] for source in sources if source["kind"] == "goal"]
 
 
 async def send(

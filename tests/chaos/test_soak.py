@@ -1,7 +1,7 @@
 """The long run: everything at once, for as long as CHAOS_SECONDS says (`make chaos-long`).
 
-    senders by both doors, cancels, steers ──> two ingests (one behind a line that is cut) ──> Redis, AOF always
-                                                                               four workers, one goal service
+    senders by both doors, cancels, steers, goals ──> two ingests (one behind a line that is cut) ──> Redis, AOF always
+                                                                                      four workers, one goal service
     meanwhile, at random: kill -9, SIGSTOP and SIGCONT, SIGTERM, cut lines, Redis out of memory, Redis killed
 
 Rule 1: the seed decides what is done and when; what comes of it depends on the machine. What is checked holds anyway.
@@ -28,6 +28,7 @@ from tests.chaos.history import History, Told, http
 from tests.chaos.ledger import held_by, ledger, now_ms, of_type
 from tests.chaos.proxy import Proxy, proxy_to
 from tests.chaos.stand import LEASE_MS, Service, Stand, all_idle, made, ready, stand
+from tests.chaos.test_kills import GOAL_ROUNDS, all_spent, give_goals, rounds_admitted
 from tests.chaos.test_receipts import out_of_memory
 from tests.chaos.test_turns import taken_up
 from tests.chaos.trial import hold_trial
@@ -37,6 +38,7 @@ SECONDS: Final = float(os.environ.get("CHAOS_SECONDS") or 0)
 QUIET_S: Final = 11 * 60
 PATIENCE_S: Final = 120.0
 SESSIONS: Final = 24
+GARDENS: Final = 2
 RECOVERY_S_MAX: Final = LEASE_MS / 1000 + 2
 
 pytestmark = [
@@ -80,16 +82,20 @@ async def test_minutes_of_everything_at_once_lose_nothing(tmp_path: Path, figure
                     await made(client, [f"s{number}"], ("brisk", "slow", "handy")[number % 3])
             soak = Soak(own, line, ingests, history, figure, rng, time.monotonic() + SECONDS)
             sending = [asyncio.create_task(send(soak, f"s{n}", random.Random(rng.random()))) for n in range(SESSIONS)]
+            tending = [asyncio.create_task(tend(soak, f"g{n}")) for n in range(GARDENS)]
             while not soak.over:
-                await asyncio.wait(sending, timeout=rng.uniform(0.5, 3))
+                await asyncio.wait([*sending, *tending], timeout=rng.uniform(0.5, 3))
                 await rng.choice(FAULTS)(soak)
             await asyncio.gather(*sending)
             await own.revived()
+            gardens = [session for sessions in await asyncio.gather(*tending) for session in sessions]
             await wait_until(lambda: own.client.xlen(INTAKE) == 0, PATIENCE_S, "the intake to be empty")
             await all_idle(own, PATIENCE_S)
             figure.fault(line.faults)
         own.fenced_before = 0
-        hold_trial(own, history, figure)
+        found = hold_trial(own, history, figure)
+        for session in gardens:
+            assert rounds_admitted(found[session]) == list(range(1, GOAL_ROUNDS + 1))
         assert own.client.xlen(INTAKE_DEAD) == 0
     assert not history.unsettled
     assert max(figure.recoveries_s, default=0) < RECOVERY_S_MAX, sorted(figure.recoveries_s)[-5:]
@@ -113,6 +119,29 @@ async def send(soak: Soak, session: str, rng: random.Random) -> None:
             if rng.random() < 0.1:
                 await cancelled(one, session, rng.choice(["keep", "keep", "clear"]))
             await pace(rng.expovariate(1 / 0.4))
+
+
+async def tend(soak: Soak, name: str) -> list[str]:
+    """One goal after the other, each in a session of its own, until the time is up. Those sessions."""
+    sessions: list[str] = []
+    while not soak.over:
+        sessions.append(f"{name}-{len(sessions)}")
+        await goal_given(soak, sessions[-1])
+        await wait_until(partial(all_spent, soak.own, sessions[-1:]), PATIENCE_S, "the goal to spend its rounds")
+    return sessions
+
+
+async def goal_given(soak: Soak, session: str) -> None:
+    """By somebody who tries again, whatever is wrong."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            await give_goals(soak.ingests[0], [session])
+        except (httpx2.TransportError, AssertionError):
+            await pace(0.1)
+        else:
+            return
+    raise AssertionError(f"no goal for {session}")
 
 
 async def put(soak: Soak, entry: dict[str, str]) -> None:
