@@ -10,7 +10,10 @@ Rule 2: everything from there through the first `agent/status{idle}` with a grea
 Rule 3: the end is an event. No saved cursor and no clock has a say.
 Rule 4: what is reported is about the interval: the text that was said last in it, and how the turn that ended last
         in it ended. Neither is claimed to be the message's.
-Rule 5: an interval that is owned from idle to idle (`whole=True`, what the command line does) is the same, but begins
+Rule 5: what comes again or late (its seq is not greater than that of the last event taken) and what is another
+        session's is ignored, so frames may be repeated or mixed. A missing event is not found here but where the
+        stream is read (`subscription`).
+Rule 6: an interval that is owned from idle to idle (`whole=True`, what the command line does) is the same, but begins
         with the first event it is given.
 """
 
@@ -20,8 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mailslot.event import Event
-from mailslot.record import MessageRecord, after
+from mailslot.event import Event, read_event
+from mailslot.record import Life, MessageRecord, after, queued
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,36 +59,44 @@ class RunResult:
 
 
 class Interval:
-    """Feed it the events of the session in order; it keeps those that are its own."""
+    """Feed it the events of the session; it keeps those that are its own."""
 
     def __init__(self, session_id: str, message_id: str, *, whole: bool = False) -> None:
         self._session_id = session_id
         self._message_id = message_id
         self._whole = whole
+        self._seq = 0  # of the last event taken
         self._events: list[Event] = []
-        self._record: MessageRecord | None = None
+        self._life: Life | None = None
         self.done = False
         """Whether the last event of the interval was seen."""
 
     @property
     def turn(self) -> int | None:
         """The turn that took the message, as far as that was seen. It may be over, and another one open."""
-        return None if self._record is None else self._record.turn
+        return None if self._life is None else self._life.record.turn
 
     def feed(self, event: Event) -> bool:
         """Take the next event; whether it belongs to the interval."""
-        if self.done:
+        if self.done or event.seq <= self._seq:
             return False
-        self._record = self._message_after(event)
-        if self._record is None and not self._whole:
+        self._seq = event.seq
+        self._life = self._life_after(event)
+        if self._life is None and not self._whole:
             return False
         self._events.append(event)
-        self.done = self._record is not None and is_idle(event)
+        self.done = self._life is not None and is_idle(event)
         return True
+
+    def feed_envelope(self, envelope: Mapping[str, Any]) -> bool:
+        """Take an envelope as it came, of whatever session; whether it belongs to the interval."""
+        if envelope.get("sessionId") != self._session_id:
+            return False
+        return self.feed(read_event(envelope, self._session_id))
 
     def result(self) -> RunResult:
         """What is reported of the interval, once it is done."""
-        if not self.done or self._record is None:
+        if not self.done or self._life is None:
             raise ValueError(f"the run of message {self._message_id} is not over")
         return RunResult(
             session_id=self._session_id,
@@ -95,14 +106,14 @@ class Interval:
             events=tuple(self._events),
             from_seq=self._events[0].seq,
             to_seq=self._events[-1].seq,
-            message=self._record,
+            message=self._life.record,
         )
 
-    def _message_after(self, event: Event) -> MessageRecord | None:
-        if self._record is not None:
-            return after(self._record, event)
+    def _life_after(self, event: Event) -> Life | None:
+        if self._life is not None:
+            return after(self._life, event)
         if event.type == "inbox/queued" and event.data.get("messageId") == self._message_id:
-            return MessageRecord(self._message_id, "queued")
+            return queued(event)
         return None
 
 

@@ -7,7 +7,8 @@
 
 Rule 1: this is about the message, and stops at its admission. It never says how a turn ended, or that
         anything in an interval happened because of the message.
-Rule 2: the table STATES is the whole life; a type that is not in it changes nothing.
+Rule 2: the table STATES is the whole life; a type that is not in it changes no state.
+Rule 3: only a waking message is held. One that wakes nobody, or is not due, is queued at an idle whoever else is held.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ STATES: dict[str, str] = {
     "inbox/dead": "dead",
 }
 """Event type -> the state it puts its message in."""
+
+DUE = frozenset({"inbox/due", "inbox/moved"})
+"""Event types after which a message that was for later waits like any other."""
 
 SAID: dict[str, tuple[str, ...]] = {
     "claimed": ("turn",),
@@ -77,6 +81,17 @@ class MessageRecord:
         return {name: value for name, value in fields.items() if value is not None}
 
 
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A message as its events tell it, one after another."""
+
+    record: MessageRecord
+    wakes: bool
+    """It is a follow-up or a steer, not injected context."""
+    due: bool
+    """Its time has come, if it has one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedMessage(MessageRecord):
     """A message that is queued or claimed, with what it would say if it entered now."""
@@ -123,18 +138,32 @@ def _record_fields(value: JsonMap) -> dict[str, Any]:
     }
 
 
-def after(record: MessageRecord, event: Event) -> MessageRecord:
-    """The record after one more event."""
-    state = STATES.get(event.type)
-    if state is not None and _names(event.data, record.message_id):
-        said: dict[str, Any] = {name: event.data.get(name) for name in SAID.get(state, ())}
-        return MessageRecord(record.message_id, state, **said)
-    if record.state == "queued" and event.type == "agent/status" and event.data.get("held"):
+def queued(event: Event) -> Life:
+    """The life that begins with a message's `inbox/queued`."""
+    not_before = event.data.get("notBefore")
+    due = not isinstance(not_before, int) or not_before <= event.time
+    return Life(MessageRecord(event.data["messageId"], "queued"), event.data.get("wake") is True, due)
+
+
+def after(life: Life, event: Event) -> Life:
+    """The life after one more event."""
+    record = life.record
+    if _names(event.data, record.message_id):
+        if event.type == "inbox/queued":
+            return queued(event)
+        if event.type in DUE:
+            return replace(life, due=True)
+        state = STATES.get(event.type)
+        if state is not None:
+            said: dict[str, Any] = {name: event.data.get(name) for name in SAID.get(state, ())}
+            return replace(life, record=MessageRecord(record.message_id, state, **said))
+    waits = record.state == "queued" and life.wakes and life.due
+    if waits and event.type == "agent/status" and event.data.get("held"):
         # A waking message that is still queued at an idle can only wait behind the hold.
-        return replace(record, state="held")
+        return replace(life, record=replace(record, state="held"))
     if record.state == "held" and event.type == "inbox/released":
-        return replace(record, state="queued")
-    return record
+        return replace(life, record=replace(record, state="queued"))
+    return life
 
 
 def _names(data: dict[str, Any], message_id: str) -> bool:
