@@ -28,6 +28,10 @@ DESCRIPTION = (
     "Every refusal is a problem (RFC 9457) with a stable `code`. Unless the code is `outcome-unknown`, "
     "nothing was kept; with it, repeat the same `messageId`."
 )
+LICENSE = {"name": "Apache 2.0", "identifier": "Apache-2.0"}
+SERVER = {"url": "/", "description": "where this document is served from"}
+"""The document knows no address (rule 2); a client that was made from the file says its own."""
+
 REF = "#/components/schemas/{model}"
 MEDIA: dict[str, Any] = {
     "text/event-stream": {
@@ -58,7 +62,8 @@ def document(resources: Sequence[Resource]) -> dict[str, Any]:
     paths = {resource.path: _path(resource, found) for resource in sorted(resources, key=lambda each: each.path)}
     return {
         "openapi": "3.1.0",
-        "info": {"title": TITLE, "version": API_VERSION, "description": DESCRIPTION},
+        "info": {"title": TITLE, "version": API_VERSION, "description": DESCRIPTION, "license": LICENSE},
+        "servers": [SERVER],
         "paths": paths,
         "components": {"schemas": dict(sorted(definitions.items()))},
     }
