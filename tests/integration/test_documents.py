@@ -24,6 +24,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
+from referencing.exceptions import Unresolvable
 
 from mailslot_contracts.schemas import BUNDLE
 from mailslot_services.generate import CONTRACTS
@@ -105,7 +106,7 @@ def test_openapi_is_valid_to_openapi_spec_validator() -> None:
 
 @pytest.mark.parametrize("do", OPENAPI_BREAKS)
 def test_openapi_spec_validator_finds_fault_with_a_broken_copy(do: Break) -> None:
-    with pytest.raises(Exception, match="."):
+    with pytest.raises((SchemaError, Unresolvable, ValidationError)):
         openapi_spec_validator.validate(broken(OPENAPI, do), cls=openapi_spec_validator.OpenAPIV31SpecValidator)
 
 
@@ -170,7 +171,8 @@ def test_jsonschema_finds_fault_with_a_broken_schema() -> None:
 def test_every_definition_of_the_bundle_can_be_pointed_at_and_takes_not_everything(name: str) -> None:
     judge = pointed_at(name)
     # Walks every reference that can be reached from here: one into nothing raises instead of answering.
-    takes = [judge.is_valid(value) for value in ({}, [], "…", -1, None, {"type": "…", "data": 1})]
+    samples: list[object] = [{}, [], "…", -1, None, {"type": "…", "data": 1}]
+    takes = [judge.is_valid(sample) for sample in samples]
     assert name == "JsonValue" or not all(takes)
 
 
