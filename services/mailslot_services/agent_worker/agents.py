@@ -214,7 +214,7 @@ def _agent(file: Path, name: str, value: Mapping[str, Any]) -> Agent:
     try:
         check_id(name, "the name of an agent")
         table = _AgentTable.model_validate(dict(value))
-        limits = _limits(table.limits)
+        limits = limits_of(table.limits)
         tools = load_tools(table.tools, folder)
         hooks = load_hooks(table.hooks, folder)
         fallback = table.fallback
@@ -233,7 +233,8 @@ def _agent(file: Path, name: str, value: Mapping[str, Any]) -> Agent:
         raise AgentsInvalid(f"{file}: {place}: {error}") from error
 
 
-def _limits(value: Mapping[str, Any]) -> Limits:
+def limits_of(value: Mapping[str, Any]) -> Limits:
+    """The limits that a table sets, checked; the others have their defaults. Misconfigured if one cannot be."""
     try:
         return Limits(**_LimitsTable.model_validate(dict(value)).model_dump())
     except ValidationError as error:
