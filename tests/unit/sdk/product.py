@@ -77,6 +77,10 @@ class Product:
         """Let the model go on."""
         self._loop.call_soon_threadsafe(self.gates.open, "door")
 
+    def close(self) -> None:
+        """Stop the model at its gate again, from the next call on."""
+        self._loop.call_soon_threadsafe(self.gates.close, "door")
+
     async def _serve(self) -> None:
         def started(url: str) -> None:
             self.url = url.rstrip("/")
