@@ -49,6 +49,37 @@ class Ratio(NamedTuple):
     aim: Aim | None = None
 
 
+def _streams(prefix: str, server: str) -> tuple[Figure, ...]:
+    """The figures of one server that streams events."""
+    found = [Figure(f"{prefix}_1_per_s", f"{server}: 1 stream", "events/s")]
+    found += [Figure(f"{prefix}_1_cpu", "  CPU an event: server", "us")]
+    for name, what in (("some", "100 on one session"), ("many", "1,000 on one"), ("spread", "1,000 on 100 sessions")):
+        found += [
+            Figure(f"{prefix}_{name}_per_s", f"{server}: {what}, all streams together", "events/s"),
+            Figure(f"{prefix}_{name}_cpu", "  CPU an event on one stream: server", "us"),
+            Figure(f"{prefix}_{name}_listener_cpu", "  CPU an event on one stream: who listens", "us"),
+        ]
+    return (*found, Figure(f"{prefix}_stream_bytes", f"{server}: memory of an open stream", "bytes"))
+
+
+def _storm(kind: str, clients: str) -> tuple[Figure, ...]:
+    """The figures of a storm."""
+    found = (
+        Figure(f"storm_{kind}_appended_per_s", f"{clients}: events appended", "events/s"),
+        Figure(f"storm_{kind}_delivered_per_s", "  delivered to all clients together", "events/s"),
+        Figure(f"storm_{kind}_cuts_per_s", "  streams cut and resumed", "1/s"),
+        Figure(f"storm_{kind}_p50", "  submit to arrival, cuts included, p50", "ms"),
+        Figure(f"storm_{kind}_p99", "  submit to arrival, cuts included, p99", "ms"),
+    )
+    if kind == "sdk":
+        return found
+    return (
+        *found,
+        Figure(f"storm_{kind}_open_p50", "  connect to first byte, p50", "ms"),
+        Figure(f"storm_{kind}_open_p99", "  connect to first byte, p99", "ms"),
+    )
+
+
 FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
     "submit, 64 in flight": (
         Figure("http_per_s", "HTTP: POST prompt to receipt", "messages/s"),
@@ -94,6 +125,14 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure("submit_per_s", "redis-benchmark: FCALL submit_v1, 64 connections", "calls/s"),
         Figure("submit_piped_per_s", "redis-benchmark: FCALL submit_v1, 16 in a pipeline", "calls/s"),
     ),
+    "event streams, 64 events on their way; every event counted on every stream": (
+        *_streams("sse", "ingest"),
+        *_streams("plain", "plain loop"),
+    ),
+    "resume storm: streams cut and resumed while events are appended; no gap, nothing twice": (
+        *_storm("raw", "bare SSE"),
+        *_storm("sdk", "SDK"),
+    ),
     "memory, idle sessions": (
         Figure("session_bytes", "a session at rest after one answered prompt", "bytes", Aim("<", 6 * 1024)),
         Figure("session_events", "  events in its ledger", ""),
@@ -102,6 +141,9 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure("messages_bytes", "  its message records", "bytes"),
     ),
 }
+
+STREAMED: Final = Aim(">=", 0.77)
+"""1 / 1.3: what a ledger, cursors and bounded buffers may cost."""
 
 RATIOS: Final = (
     Ratio("live_ratio", "end to end, 1 worker live : FastStream live", "live1_per_s", "faststream_per_s", Aim(">=", 2)),
@@ -113,6 +155,17 @@ RATIOS: Final = (
         Aim(">=", 2),
     ),
     Ratio("scale_ratio", "end to end, drain: 2 workers : 1 worker", "drain2_per_s", "drain1_per_s"),
+    Ratio("sse_1_ratio", "SSE, 1 stream : plain loop", "sse_1_per_s", "plain_1_per_s", STREAMED),
+    Ratio("sse_some_ratio", "SSE, 100 streams : plain loop", "sse_some_per_s", "plain_some_per_s", STREAMED),
+    Ratio("sse_many_ratio", "SSE, 1,000 streams : plain loop", "sse_many_per_s", "plain_many_per_s", STREAMED),
+    Ratio(
+        "sse_spread_ratio",
+        "SSE, 1,000 on 100 sessions : plain loop",
+        "sse_spread_per_s",
+        "plain_spread_per_s",
+        STREAMED,
+    ),
+    Ratio("sse_bytes_ratio", "memory of an open stream : plain loop", "sse_stream_bytes", "plain_stream_bytes"),
     Ratio("http_ratio", "submit over HTTP : FCALL submit_v1", "http_per_s", "submit_per_s"),
     Ratio(
         "submit_ratio", "FCALL submit_v1 : FCALL of nothing, in pipelines", "submit_piped_per_s", "fcall_piped_per_s"

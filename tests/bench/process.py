@@ -19,6 +19,7 @@ from tests.servers import Server, free_port, running, watched
 from tests.waiting import wait_until
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 MODULE = "mailslot_services"
 LOG_CHARACTERS = 2_000  # of a service that ended by itself, shown
 
@@ -130,6 +131,11 @@ class Meter:
 
     def _spent(self, name: str) -> float:
         return sum(cpu_s(pid) for pid in self._pids[name])
+
+
+def resident_bytes(pid: int) -> int:
+    """Bytes of memory that a process holds."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES
 
 
 def cpu_s(pid: int) -> float:

@@ -20,16 +20,49 @@ class Scale:
     """Sessions at rest whose memory is weighed."""
     calls: int
     """Calls of one run of redis-benchmark."""
+    deliveries: int
+    """Events times streams, for each number of streams."""
+    storm_clients: int
+    """Clients whose streams are cut and resumed again and again, for `paced_s`."""
+    storm_per_s: int
+    """Events appended a second meanwhile."""
 
 
-FULL: Final = Scale(messages=10_000, door_messages=5_000, http_s=3, paced_s=5, idle_sessions=10_000, calls=50_000)
-QUICK: Final = Scale(messages=256, door_messages=128, http_s=0.3, paced_s=0.5, idle_sessions=200, calls=2_000)
+FULL: Final = Scale(
+    messages=10_000,
+    door_messages=5_000,
+    http_s=3,
+    paced_s=5,
+    idle_sessions=10_000,
+    calls=50_000,
+    deliveries=100_000,
+    storm_clients=200,
+    storm_per_s=2_000,
+)
+QUICK: Final = Scale(
+    messages=256,
+    door_messages=128,
+    http_s=0.3,
+    paced_s=0.5,
+    idle_sessions=200,
+    calls=2_000,
+    deliveries=1_000,
+    storm_clients=20,
+    storm_per_s=200,
+)
 
 SESSIONS: Final = 128
 """Sessions that all messages but those for memory go to, in turn."""
 
 IN_FLIGHT: Final = 64
 """Callers that wait for their answer at once. It divides SESSIONS: each session has one caller and keeps its order."""
+
+STREAMS_SOME: Final = 100
+STREAMS_MANY: Final = 1_000
+"""Streams that are open at once, beside a single one."""
+
+STREAMS_SESSIONS: Final = 100
+"""Sessions that STREAMS_MANY streams are spread over, where they are not all on one."""
 
 PACED_PER_S: Final = 200
 """Messages offered a second where latency is measured: far from what the machine can do."""
