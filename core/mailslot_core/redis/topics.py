@@ -18,11 +18,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from msgpack import UnpackException
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from mailslot_contracts.channels import STATUS_CHANNEL, event_channel
-from mailslot_contracts.codec import decode
+from mailslot_contracts.codec import unframe
 from mailslot_contracts.problems import CodecError
 from mailslot_core.redis.wire import UNREACHABLE
 from mailslot_core.store import Notices
@@ -118,10 +119,13 @@ class Topics:
             self._deliver(channel, message["data"])
 
     def _deliver(self, channel: str, data: bytes) -> None:
+        """Anybody may publish to a topic: what is no notice is told and passed over, and the others still come. What
+        the store published was checked before it was kept; to check it again would cost more than all the rest."""
         try:
-            notice: Any = decode(data)
-        except CodecError as error:
+            notice: Any = unframe(data)
+            watchers = self._watchers.get(notice["sessionId"], ())
+        except (CodecError, ValueError, TypeError, LookupError, UnpackException) as error:
             log.warning("a notice on %s cannot be read: %s", channel, error)
             return
-        for watcher in self._watchers.get(notice["sessionId"], ()):
+        for watcher in watchers:
             watcher.tell(notice)
