@@ -19,7 +19,7 @@ from mailslot_contracts.events import Envelope
 from mailslot_contracts.results import RunResult as PromisedResult
 from tests.unit.sdk.driving import frames, level_frame
 from tests.unit.sdk.product import Product
-from tests.unit.sdk.served import Rude, problem, served, stream
+from tests.unit.sdk.served import Reply, Rude, problem, said, served, stream
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -88,6 +88,12 @@ def kinds(product: Product, session_id: str) -> Sequence[str]:
     return [event.type for event in product.ledger(session_id)]
 
 
+def standing(session_id: str, cursor: int) -> Reply:
+    """What a server answers that is asked how an idle session stands."""
+    level = {"sessionId": session_id, "status": "idle", "reasons": [], "cursor": cursor}
+    return said(level | {"pending": 0, "held": 0, "usage": {}, "conservation": 0})
+
+
 # -- run ----------------------------------------------------------------------------------------------------------
 
 
@@ -100,16 +106,27 @@ async def test_run_reads_its_task_from_stdin(product: Product) -> None:
     assert (code, out) == (0, "answer to héllo\u2028 🙂\n")
 
 
-async def test_run_with_json_prints_one_line_that_keeps_the_contract(product: Product) -> None:
-    code, out, _ = await call(product.url, "run", "--json", "--session", "s", "hello\u2028world")
-    assert code == 0
-    assert out.count("\n") == 1
-    result = PromisedResult.model_validate(json.loads(out), by_alias=True, by_name=False)
+async def test_run_with_json_prints_each_event_and_then_the_result(product: Product) -> None:
+    code, out, err = await call(product.url, "run", "--json", "--session", "s", "hello\u2028world")
+    assert (code, err) == (0, "")
+    *events, last = out.removesuffix("\n").split("\n")
+    result = PromisedResult.model_validate(json.loads(last), by_alias=True, by_name=False)
     assert (result.session_id, result.finish_reason) == ("s", "completed")
-    assert json.loads(out)["message"] == {"messageId": result.message_id, "state": "admitted", "turn": 1, "step": 1}
+    assert json.loads(last)["message"] == {"messageId": result.message_id, "state": "admitted", "turn": 1, "step": 1}
     assert result.final_response == "answer to hello\u2028world"
     seqs = [event.seq for event in result.events]
     assert seqs == list(range(result.from_seq, result.to_seq + 1))
+    assert [json.loads(line) for line in events] == json.loads(last)["events"]
+
+
+async def test_run_with_json_prints_events_while_they_come(product: Product) -> None:
+    async with started(product.url, "run", "--json", "wait please") as process:
+        await asyncio.to_thread(product.reached)
+        first = [json.loads(line)["type"] for line in await lines(process, 3)]
+        assert first == ["inbox/queued", "agent/status", "turn/start"]
+        product.open()
+        out, _ = await asyncio.wait_for(process.communicate(), PATIENCE_S)
+    assert json.loads(out.splitlines()[-1])["finalResponse"] == "answer to wait please"
 
 
 async def test_run_prints_nothing_of_what_was_said_before(product: Product) -> None:
@@ -151,17 +168,6 @@ async def test_run_says_when_it_takes_too_long_and_leaves_the_agent_alone(produc
     assert (code, out) == (6, "")
     assert "session s was not idle in time" in err
     assert "cancel/requested" not in kinds(product, "s")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT])
-async def test_run_can_be_interrupted_and_the_agent_goes_on(product: Product, number: signal.Signals) -> None:
-    async with started(product.url, "run", "--session", "s", "wait please") as process:
-        await asyncio.to_thread(product.reached)
-        process.send_signal(number)
-        out, err = await asyncio.wait_for(process.communicate(), PATIENCE_S)
-    assert (process.returncode, out, err) == (130, b"", b"")
-    assert "cancel/requested" not in kinds(product, "s")
-    assert product.ledger("s")[-1].type != "turn/end"
 
 
 async def test_run_with_an_agent_makes_the_session_with_it(product: Product) -> None:
@@ -223,7 +229,7 @@ async def test_send_says_when_the_message_is_another_one(product: Product) -> No
 async def test_tail_prints_history_and_then_what_comes(product: Product) -> None:
     await call(product.url, "run", "--session", "s", "one")
     count = len(product.ledger("s"))
-    async with started(product.url, "tail", "s", "--json") as process:
+    async with started(product.url, "tail", "-f", "s", "--json") as process:
         history = await lines(process, count)
         await call(product.url, "send", "--session", "s", "--delivery", "inject", "two")
         history += await lines(process, 1)
@@ -237,7 +243,7 @@ async def test_tail_prints_history_and_then_what_comes(product: Product) -> None
 
 async def test_tail_is_readable_and_begins_where_it_is_told(product: Product) -> None:
     await call(product.url, "run", "--session", "s", "one")
-    async with started(product.url, "tail", "--session", "s", "--after", "1") as process:
+    async with started(product.url, "tail", "-f", "--session", "s", "--after", "1") as process:
         first = (await lines(process, 1))[0]
     assert first.split()[0] == "2"
     assert "inbox/queued" in first
@@ -246,7 +252,7 @@ async def test_tail_is_readable_and_begins_where_it_is_told(product: Product) ->
 
 async def test_tail_shows_text_while_it_is_said(product: Product) -> None:
     await call(product.url, "send", "--session", "s", "--delivery", "inject", "x")
-    async with started(product.url, "tail", "s", "--deltas", "--json", "--after", "1") as process:
+    async with started(product.url, "tail", "-f", "s", "--deltas", "--json", "--after", "1") as process:
         await lines(process, 1)  # it is reading: deltas from here on are not lost
         await call(product.url, "run", "--session", "s", "in pieces")
         seen: list[Any] = []
@@ -264,8 +270,8 @@ async def test_tail_of_an_unknown_session_is_refused(product: Product) -> None:
 
 async def test_tail_is_quiet_when_its_reader_goes_away() -> None:
     endless = stream(level_frame("s", 0), *(frames([n]) for n in range(1, 20_000)), Rude.HANG)
-    with served(lambda _call: endless) as server:
-        async with started(server.url, "tail", "s") as process:
+    with served(lambda call: endless if call.path.endswith("events") else standing("s", 1)) as server:
+        async with started(server.url, "tail", "-f", "s") as process:
             await lines(process, 3)
             assert process.stdout is not None
             process.stdout._transport.close()  # type: ignore[attr-defined]

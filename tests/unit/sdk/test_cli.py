@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from mailslot import (
     TransportLost,
     cli,
 )
-from mailslot.cli import exits, service, tail, terminal
+from mailslot.cli import catalog, exits, line, service, terminal
 from mailslot.cli.exits import Exit
 
 Capture = pytest.CaptureFixture[str]
@@ -77,7 +76,7 @@ def test_the_exit_codes_are_the_same_wherever_they_are_written(where: str, capsy
     if where == "docstring":
         text = cli.__doc__ or ""
     elif where == "docs":
-        text = (ROOT / "docs" / "sdk.md").read_text("utf-8")
+        text = (ROOT / "docs" / "cli.md").read_text("utf-8")
     else:
         assert cli.main(["run", "--help"]) == 0
         text = capsys.readouterr().out
@@ -96,10 +95,10 @@ def test_the_exit_codes_are_the_same_wherever_they_are_written(where: str, capsy
         (["run", "", "  "], "the task is blank"),
         (["run", "\n\t"], "the task is blank"),
         (["run", "--stdin", "words"], "not both"),
-        (["run", "x", "--timeout", "0"], "not a number of seconds above 0"),
-        (["run", "x", "--timeout", "soon"], "not a number of seconds above 0"),
-        (["run", "x", "--timeout", "inf"], "not a number of seconds above 0"),
-        (["run", "x", "--timeout", "nan"], "not a number of seconds above 0"),
+        (["run", "x", "--timeout", "0"], "not a duration above 0"),
+        (["run", "x", "--timeout", "soon"], "not a duration above 0"),
+        (["run", "x", "--timeout", "inf"], "not a duration above 0"),
+        (["run", "x", "--timeout", "nan"], "not a duration above 0"),
         (["run", "x", "--sess", "s"], "unrecognized arguments"),
         (["run", "x", "--session", ""], "must not be empty"),
         (["run", "x", "--url", "redis://x"], "the url must look like"),
@@ -113,6 +112,29 @@ def test_the_exit_codes_are_the_same_wherever_they_are_written(where: str, capsy
         (["tail"], "name one session"),
         (["tail", "a", "--session", "b"], "name one session"),
         (["tail", "a", "--after", "-1"], "not a seq"),
+        (["tail", "a", "-n", "some"], "not a count: a whole number from 0"),
+        (["tail", "a", "--types", " , "], "name at least one type"),
+        (["status"], "name one session"),
+        (["cancel", "s", "--queue", "drop"], "drop"),
+        (["cancel", "s", "--turn", "0"], "not a turn: a whole number from 1"),
+        (["message", "s"], "required: message"),
+        (["message", "s", "\udcff"], "an id must be UTF-8"),
+        (["replace", "s", "m"], "the text is blank"),
+        (["redrive"], "required: letter"),
+        (["erase", "s"], "nobody can be asked here; say --yes"),
+        (["goal", "set", "s"], "the objective is blank"),
+        (["goal", "set", "s", "x", "--rounds", "0"], "not a budget: a whole number from 1"),
+        (["goal", "set", "s", "x", "--cost", "nan"], "not an amount above 0"),
+        (["goal", "edit", "s"], "say what to change"),
+        (["goal", "sett", "s"], "there is no goal command 'sett'; did you mean set?"),
+        (["goal"], "usage: mailslot goal"),
+        (["send", "--session", "s", "x", "--in", "5m", "--not-before", "2026-01-31"], "not allowed with argument"),
+        (["send", "--session", "s", "x", "--in", "soon"], "write 90, 90s, 5m, 1h30m or 2d"),
+        (["send", "--session", "s", "x", "--not-before", "tomorrow"], "not a time"),
+        (["send", "--session", "s", "x", "--expires-at", "1764554400"], "give milliseconds since 1970"),
+        (["send", "--session", "s", "x", "--expect-turn", "one"], "not a turn"),
+        (["send", "--session", "s", "x", "--delivry", "steer"], "did you mean --delivery?"),
+        (["completion", "tcsh"], "tcsh"),
         (["tail", "a", "--after", "x"], "not a seq"),
     ],
 )
@@ -139,7 +161,7 @@ def test_stdin_that_makes_no_sense_is_refused(
 def test_help_starts_nothing_and_names_every_command(capsys: Capture) -> None:
     assert cli.main(["--help"]) == 0
     said = capsys.readouterr().out
-    for name in ("run", "send", "tail", "up", "ingest", "worker", "goals", "doctor", "verify"):
+    for name in (*catalog.ROWS, "up", "ingest", "worker", "goals", "doctor", "verify"):
         assert re.search(rf"^  {name} +\w", said, re.MULTILINE), name
 
 
@@ -223,7 +245,7 @@ def test_a_service_that_is_broken_is_a_clear_sentence(
 def test_a_command_of_somebody_else_is_listed_and_called(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, weather="acme.weather:command")
     cli.main(["--help"])
-    assert "weather  from acme.weather:command" in capsys.readouterr().out
+    assert re.search(r"^  weather +from acme.weather:command$", capsys.readouterr().out, re.MULTILINE)
 
 
 # -- what people see ----------------------------------------------------------------------------------------------
@@ -243,17 +265,17 @@ def test_an_event_is_one_readable_line() -> None:
         "content": [{"type": "text", "text": "two\nlines \x1b[0m"}],
         "source": {"kind": "user"},
     }
-    line = tail._readable(Event(12, "inbox/queued", 1_764_554_400_000, 3, data))
+    shown = line.readable(Event(12, "inbox/queued", 1_764_554_400_000, 3, data), coloured=False)
     assert re.fullmatch(
         r' +12  \d\d:\d\d:\d\d  inbox/queued +messageId=m-7 lane=next-turn wake=true source=user "two lines  \[0m"',
-        line,
+        shown,
     )
 
 
 def test_what_has_no_short_form_is_left_out_of_the_line() -> None:
     data = {"turn": 1, "messageIds": ["a", "b"], "usage": {"inputTokens": 3}, "none": None, "empty": [], "deep": [[1]]}
-    line = tail._readable(Event(3, "inbox/claimed", 1_764_554_400_000, 3, data))
-    assert line.endswith("turn=1 messageIds=a,b")
+    shown = line.readable(Event(3, "inbox/claimed", 1_764_554_400_000, 3, data), coloured=False)
+    assert shown.endswith("turn=1 messageIds=a,b")
 
 
 class Tty(io.StringIO):
@@ -264,8 +286,8 @@ class Tty(io.StringIO):
 def test_the_status_line_is_for_terminals_only_and_gone_at_the_end() -> None:
     shown, piped = Tty(), io.StringIO()
     for stream in (shown, piped):
-        with terminal.StatusLine(stream) as line:
-            line.show("turn 1")
+        with terminal.StatusLine(stream) as status:
+            status.show("turn 1")
     assert "turn 1 (0 s)" in shown.getvalue()
     assert shown.getvalue().endswith("\r\x1b[2K")
     assert piped.getvalue() == ""
@@ -276,7 +298,6 @@ def interrupted(_argv: Any) -> int:
 
 
 def test_ctrl_c_is_quiet_and_has_its_code(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    command: Callable[[Any], int] = interrupted
-    monkeypatch.setitem(cli.COMMANDS, "run", command)
+    monkeypatch.setattr(cli, "load", lambda _name: interrupted)
     assert cli.main(["run", "x"]) == 130
     assert capsys.readouterr() == ("", "")

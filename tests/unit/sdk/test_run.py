@@ -207,7 +207,8 @@ def test_a_running_agent_is_waited_for_and_says_why() -> None:
     polls = [good({"status": "running", "cursor": 9, "reasons": ["turn 2"]}), good({"status": "idle", "cursor": 12})]
     running = level("s", 8, "running", reasons=["turn 2", "1 queued"])
     played = play(whole(), [running, *polls, STREAM, receipt("m", 13), framed(13)])
-    assert [item.reasons for item in played.given if isinstance(item, Rest)] == [("turn 2", "1 queued"), ("turn 2",)]
+    rests = [(item.idle, item.reasons) for item in played.given if isinstance(item, Rest)]
+    assert rests == [(False, ("turn 2", "1 queued")), (False, ("turn 2",)), (True, ())]
     assert played.requests[1].query["after"] == "8"
     assert result(played).from_seq == 13
 

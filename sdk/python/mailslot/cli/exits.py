@@ -6,14 +6,16 @@ The numbers are part of the contract; scripts depend on them. `TABLE` is the onl
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mailslot.errors import MailslotError, Refused, RunTimeout
-from mailslot.interval import RunResult
+
+if TYPE_CHECKING:
+    from mailslot.interval import RunResult
 
 
 class Exit(IntEnum):
-    """Every exit code of `run`, `send` and `tail`; services have their own."""
+    """Every exit code of the client's commands; services have their own."""
 
     COMPLETED = 0
     ENDED_OTHERWISE = 1
@@ -22,8 +24,10 @@ class Exit(IntEnum):
     REFUSED = 4
     LOST = 5
     TIMEOUT = 6
+    DECLINED = 7
     INTERRUPTED = 130
     READER_GONE = 141
+    TERMINATED = 143
 
 
 TABLE: Final[dict[Exit, str]] = {
@@ -31,11 +35,13 @@ TABLE: Final[dict[Exit, str]] = {
     Exit.ENDED_OTHERWISE: "run: the last turn ended otherwise (its kind is on stderr)",
     Exit.USAGE: "the command line makes no sense, or the command is not there",
     Exit.NO_TURN: "run: no turn ended in the interval (what became of the message is on stderr)",
-    Exit.REFUSED: "the server refused; nothing was kept",
+    Exit.REFUSED: "the server refused, or has no such thing; nothing was kept or changed",
     Exit.LOST: "the server cannot be reached or read, or the outcome is not known",
-    Exit.TIMEOUT: "run: --timeout is over; the agent goes on",
-    Exit.INTERRUPTED: "interrupted (Ctrl-C); the agent goes on",
-    Exit.READER_GONE: "whoever read the output went away",
+    Exit.TIMEOUT: "--timeout or --wait is over; the agent goes on",
+    Exit.DECLINED: "you were asked and did not say yes; nothing was changed",
+    Exit.INTERRUPTED: "interrupted (Ctrl-C; run: twice, or before its task was sent); the agent goes on",
+    Exit.READER_GONE: "whoever read the output went away, or it cannot be written",
+    Exit.TERMINATED: "ended by SIGTERM; the agent goes on",
 }
 
 

@@ -10,8 +10,10 @@ loaded, is one clear sentence.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 
+from mailslot.cli.catalog import OTHER_WORDS
 from mailslot.cli.exits import Exit
 from mailslot.cli.terminal import say
 
@@ -41,11 +43,12 @@ def described() -> dict[str, str]:
     return own | others
 
 
-def call(name: str, argv: Sequence[str]) -> int:
-    """Run a command that something else brings."""
-    point = found().get(name)
+def call(name: str, argv: Sequence[str], own: Sequence[str] = ()) -> int:
+    """Run a command that something else brings; `own` are the commands that may have been meant instead."""
+    points = found()
+    point = points.get(name)
     if point is None:
-        say(f"mailslot: {_missing(name)}")
+        say(f"mailslot: {_missing(name, [*own, *points])}")
         return Exit.USAGE
     try:
         command = point.load()
@@ -55,7 +58,11 @@ def call(name: str, argv: Sequence[str]) -> int:
     return int(command(list(argv)))
 
 
-def _missing(name: str) -> str:
+def _missing(name: str, known: Sequence[str]) -> str:
     if name in KNOWN:
         return f"the command {name} is not installed here; it comes with the services of mailslot"
-    return f"there is no command {name!r}; see mailslot --help"
+    if name in OTHER_WORDS:
+        return f"there is no command {name!r}; here it is called mailslot {OTHER_WORDS[name]}"
+    close = get_close_matches(name, known, n=1)
+    hint = f"did you mean mailslot {close[0]}?" if close else "see mailslot --help"
+    return f"there is no command {name!r}; {hint}"

@@ -1,24 +1,38 @@
-"""What people see: text that cannot steer their terminal, and one line that shows that work goes on.
+"""What people see: text that cannot steer their terminal, colours, and one line that shows that work goes on.
 
 Rule 1: text of others, models included, is shown without control characters on a terminal; a pipe gets it as it is.
-Rule 2: the status line is on stderr, only on a terminal, and gone when the command ends.
+Rule 2: colours are for terminals whose user did not set NO_COLOR.
+Rule 3: the status line is on stderr, only on a terminal, and gone when the command ends.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
 import threading
 import time
 from types import TracebackType
-from typing import Self, TextIO
+from typing import Final, Self, TextIO
 
 TICK_S = 1.0
 """Seconds between two drawings of the status line: its clock shows whole seconds."""
 
+COLOURS: Final[dict[str, str]] = {
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+    "dim": "2",
+}
+"""The codes by which a terminal colours (ECMA-48, SGR)."""
+
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_LINE_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+# Line ends of Unicode, and what makes a terminal show the rest of the line from right to left.
+_LINE_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _CLEAR_LINE = "\r\x1b[2K"
 
 
@@ -29,8 +43,24 @@ def plain(text: str) -> str:
 
 def one_line(text: str, characters_max: int) -> str:
     """The beginning of a text on one line, without control characters."""
-    flat = _LINE_CONTROL.sub(" ", text[: characters_max + 1])
+    flat = flattened(text[: characters_max + 1])
     return flat if len(flat) <= characters_max else flat[: characters_max - 1] + "…"
+
+
+def flattened(text: str) -> str:
+    """A text on one line, without control characters."""
+    return _LINE_CONTROL.sub(" ", text)
+
+
+def is_coloured(stream: TextIO | None = None) -> bool:
+    """Whether whoever sees the stream (stdout by default) wants colours."""
+    shown = (stream or sys.stdout).isatty()
+    return shown and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def painted(text: str, colour: str) -> str:
+    """The text in a colour."""
+    return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m"
 
 
 def put(text: str) -> None:
@@ -38,9 +68,20 @@ def put(text: str) -> None:
     print(plain(text) if sys.stdout.isatty() else text, flush=True)
 
 
+def put_safe(text: str) -> None:
+    """Write a line that holds colours and text that was made safe before."""
+    print(text, flush=True)
+
+
 def say(text: str) -> None:
     """Write one sentence to stderr."""
     print(plain(text), file=sys.stderr, flush=True)
+
+
+def asked(question: str) -> bool:
+    """Whether the person at the terminal says yes. Nothing but a yes is one."""
+    print(f"{plain(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 class StatusLine:
@@ -60,6 +101,20 @@ class StatusLine:
         self._text = text
         self._draw()
 
+    def put(self, text: str) -> None:
+        """Write a line to stdout; the status line makes room, as both may be on one terminal."""
+        with self._drawing:
+            self._clear()
+            put(text)
+        self._draw()
+
+    def say(self, text: str) -> None:
+        """Write a sentence to stderr that stays."""
+        with self._drawing:
+            self._clear()
+            say(text)
+        self._draw()
+
     def __enter__(self) -> Self:
         if self._shown:
             self._clock.start()
@@ -70,8 +125,7 @@ class StatusLine:
     ) -> None:
         with self._drawing:
             self._over.set()
-            if self._shown:
-                self._write(_CLEAR_LINE)
+            self._clear()
 
     def _tick(self) -> None:
         while not self._over.wait(TICK_S):
@@ -83,6 +137,10 @@ class StatusLine:
                 seconds = int(time.monotonic() - self._since)
                 columns = shutil.get_terminal_size().columns
                 self._write(_CLEAR_LINE + one_line(f"{self._text} ({seconds} s)", columns - 1))
+
+    def _clear(self) -> None:
+        if self._shown:
+            self._write(_CLEAR_LINE)
 
     def _write(self, text: str) -> None:
         self._stream.write(text)
