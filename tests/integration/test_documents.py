@@ -11,6 +11,7 @@ Rule 3: a judge that is missing fails the test, and says how to get it.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
@@ -141,6 +142,25 @@ def test_redocly_has_nothing_to_say_about_openapi_but_about_broken_copies(tmp_pa
 
     assert said.pop(good.name) == set()
     assert all(said.values()), said
+
+
+def test_every_link_of_openapi_leads_to_an_operation_and_fills_its_path() -> None:
+    operations = {
+        operation["operationId"]: (path, item, operation)
+        for path, item in OPENAPI["paths"].items()
+        for method, operation in item.items()
+        if method != "parameters"
+    }
+    linked = 0
+    for _path, _item, operation in list(operations.values()):
+        for reply in operation["responses"].values():
+            for link in reply.get("links", {}).values():
+                path, item, target = operations[link["operationId"]]
+                known = {each["name"] for each in (*item.get("parameters", ()), *target.get("parameters", ()))}
+                assert link["parameters"].keys() <= known, link
+                assert set(re.findall(r"{(\w+)}", path)) <= link["parameters"].keys(), link
+                linked += 1
+    assert linked
 
 
 # -- JSON Schema --------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
@@ -52,6 +52,27 @@ MEDIA: dict[str, Any] = {
 
 PATH_PARAMETERS = {"sid": "the session's id", "mid": "the message's id", "id": "the letter's id"}
 """What stands between braces in a path."""
+
+_OF_SESSION = {"sid": "$request.path.sid"}
+_OF_NEW_SESSION = {"sid": "$response.body#/sessionId"}
+_OF_NEW_MESSAGE = {**_OF_SESSION, "mid": "$response.body#/messageId"}
+
+LINKS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+    "createSession": dict.fromkeys(
+        ("readSession", "submitPrompt", "submitPrompts", "readEvents", "putGoal", "closeSession"), _OF_NEW_SESSION
+    ),
+    "submitPrompt": {
+        **dict.fromkeys(("readMessage", "changeMessage", "withdrawMessage"), _OF_NEW_MESSAGE),
+        **dict.fromkeys(("readQueue", "readEvents", "cancelTurn", "releaseQueue", "submitPrompt"), _OF_SESSION),
+        "waitIdle": {**_OF_SESSION, "after": "$response.body#/cursor"},
+    },
+    "putGoal": dict.fromkeys(("readGoal", "patchGoal", "clearGoal"), _OF_SESSION),
+    "closeSession": dict.fromkeys(("readSession", "readEvents", "submitPrompt", "eraseSession"), _OF_SESSION),
+    "listDead": {"redriveLetter": {"id": "$response.body#/letters/0/letterId"}},
+}
+"""What can be called next with what a successful answer says: operation, next operation, its parameters.
+
+None leads from a message to how a turn ended: there is no such address."""
 
 ID_RULE = f"1 to {ID_BYTES_MAX} bytes of UTF-8 without control characters"
 
@@ -124,7 +145,7 @@ def _operation(resource: Resource, operation: Operation, found: dict[Key, Any]) 
         "description": _sentences(operation.handler.__doc__ or operation.summary),
         "tags": [_tag(resource.path)],
         "responses": {
-            **{str(status): _reply(reply, found) for status, reply in operation.replies.items()},
+            **{str(status): _reply(operation.name, reply, found) for status, reply in operation.replies.items()},
             **_problems(operation.codes, found),
         },
     }
@@ -158,10 +179,14 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
     }
 
 
-def _reply(reply: Reply, found: dict[Key, Any]) -> dict[str, Any]:
+def _reply(operation: str, reply: Reply, found: dict[Key, Any]) -> dict[str, Any]:
     schema: Any = {} if reply.body is None else found[_key(reply.body, "serialization")]
     content = {media: {"schema": MEDIA.get(media, schema)} for media in reply.media}
-    return {"description": reply.text, "content": content}
+    wire = {"description": reply.text, "content": content}
+    if operation in LINKS:
+        following = LINKS[operation].items()
+        wire["links"] = {name: {"operationId": name, "parameters": dict(values)} for name, values in following}
+    return wire
 
 
 def _problems(codes: Iterable[Code], found: dict[Key, Any]) -> dict[str, Any]:
