@@ -58,6 +58,10 @@ class IngestSettings(StoreSettings):
     sse_heartbeat_ms: int = Field(15_000, ge=100, description="comment heartbeat of a quiet SSE stream, ms")
     poll_ms: int = Field(1_000, ge=10, description="how often a watched ledger is read when no notice came, ms")
     intake: bool = Field(True, description="consume the broker door, stream mailslot:intake")
+    token: str = Field("", repr=False, description="bearer token that callers of /v1 must show; without one all may")
+    origins: str = Field(
+        "", description="web pages that may use the doors: origins with commas between, or * (CORS, WebSocket)"
+    )
 
 
 class WorkerSettings(StoreSettings):

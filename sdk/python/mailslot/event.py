@@ -50,6 +50,11 @@ class Delta:
     step: int
     text: str
 
+    def notice(self, session_id: str) -> dict[str, Any]:
+        """As it stands on the wire."""
+        said = {"turn": self.turn, "step": self.step, "text": self.text}
+        return {"v": ENVELOPE_VERSION, "sessionId": session_id, "type": "assistant/delta", "data": said}
+
 
 Item: TypeAlias = Event | Delta
 

@@ -4,6 +4,7 @@
     route      every address and method         letter     one entry of it: opened, answered
     request    what a request says              fanout     one reader of a session, many followers
     admission  from a prompt to the store       problem    errors as problems
+    caller     who may come in                  rpc        the JSON-RPC door
     sessions, closing, prompts, messages, dead, events, goals, health, page: the handlers
 
 `mailslot ingest --help` lists its options.
@@ -72,7 +73,9 @@ async def serve_app(
     server = _Server(
         uvicorn.Config(
             app,
-            ws="none",
+            ws="websockets-sansio",
+            ws_max_size=app.state.door.settings.body_bytes_max,
+            ws_per_message_deflate=False,  # it costs more than it saves, on the machine that is the bottleneck
             lifespan="off",  # ours, below: a failing start must raise here and not be a line in a log
             log_config=None,
             log_level=logging.WARNING,

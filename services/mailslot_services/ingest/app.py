@@ -1,6 +1,7 @@
 """The application: its parts put together, once.
 
-    store, settings --> Door --> one Endpoint an address --> Starlette
+    store, settings --> Door --> one Endpoint an address --> Starlette <-- callers: who may come in
+                         ^              ^-- Rpc, a WebSocket
                          ^
     broker --> Intake ---+      lifespan: broker, group, subscriber, recovery up; streams and intake down
 
@@ -23,7 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mailslot_contracts import Code, Problem
@@ -32,6 +33,7 @@ from mailslot_core.settings import IngestSettings
 from mailslot_core.store import Store
 from mailslot_services.ingest import asyncapi, openapi, page
 from mailslot_services.ingest.admission import Admission
+from mailslot_services.ingest.caller import callers
 from mailslot_services.ingest.door import Door
 from mailslot_services.ingest.fanout import Fanout
 from mailslot_services.ingest.health import store_answers
@@ -40,6 +42,7 @@ from mailslot_services.ingest.limit import IntakeLimits
 from mailslot_services.ingest.metric import Metrics
 from mailslot_services.ingest.problem import INTERNAL_DETAIL, problem_response
 from mailslot_services.ingest.route import Endpoint, resources
+from mailslot_services.ingest.rpc import PATH, Rpc
 
 log = logging.getLogger("mailslot.ingest")
 
@@ -52,7 +55,7 @@ class RawPath:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        if scope["type"] == "http" and scope.get("raw_path"):
+        if scope["type"] in ("http", "websocket") and scope.get("raw_path"):
             scope = {**scope, "path": scope["raw_path"].decode("latin-1")}
         await self._app(scope, receive, send)
 
@@ -77,9 +80,11 @@ def create_app(
         pages=pages(),
     )
     door.checks.append(store_answers(door))
+    addresses = [Route(each.path, Endpoint(door, each)) for each in resources()]
+    rpc = Rpc(door, Router(addresses, redirect_slashes=False))
     app = Starlette(
-        routes=[Route(each.path, Endpoint(door, each)) for each in resources()],
-        middleware=[Middleware(RawPath)],
+        routes=[*addresses, WebSocketRoute(PATH, rpc.__call__)],
+        middleware=[*callers(settings), Middleware(RawPath)],
         exception_handlers={HTTPException: _http_problem, Exception: _internal_problem},
         lifespan=lambda _app: _life(door, broker, limits or IntakeLimits()),
     )

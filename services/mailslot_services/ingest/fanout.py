@@ -43,6 +43,9 @@ READ_COUNT: Final = 500
 NOTICES_MAX: Final = 4_096
 """Notices kept for a reader that is busy. An event whose notice is dropped is read with the next; a delta is lost."""
 
+DATA: Final = b"\ndata: "
+"""Where the JSON of a frame begins."""
+
 log = logging.getLogger("mailslot.ingest")
 
 
@@ -51,6 +54,11 @@ class Frame(NamedTuple):
 
     event: Event | None
     data: bytes
+
+    @property
+    def line(self) -> bytes:
+        """The JSON alone."""
+        return self.data[self.data.index(DATA) + len(DATA) : -2]
 
 
 class Ended(StrEnum):

@@ -7,6 +7,7 @@
                                                                                `duplicate`, or that of the problem
     mailslot_ingest_submit_seconds                    door                     one submit, the store's answer included
     mailslot_ingest_event_streams                                              SSE streams open now
+    mailslot_ingest_rpc_connections                                            JSON-RPC connections open now
     mailslot_ingest_event_readers                                              sessions read for somebody who follows
     mailslot_ingest_events_read_total                                          events read by those readers
     mailslot_ingest_streams_ended_total               why                      overflow, gap, closing, left, or a code
@@ -65,6 +66,7 @@ class Metrics:
         self._submits = self._counter("submits_total", "messages offered", "door", "code")
         self._submit_seconds = self._histogram("submit_seconds", "one submit", "door")
         self.event_streams = self._gauge("event_streams", "SSE streams open now")
+        self.rpc_connections = self._gauge("rpc_connections", "JSON-RPC connections open now")
         self.event_readers = self._gauge("event_readers", "sessions read for somebody who follows")
         self.events_read = self._counter("events_read_total", "events read by those readers")
         self._streams_ended = self._counter("streams_ended_total", "SSE streams ended", "why")

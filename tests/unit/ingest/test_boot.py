@@ -85,7 +85,8 @@ def test_help_names_every_option_with_its_environment_name_and_default(capsys: p
     said = " ".join(capsys.readouterr().out.split())
     for name, field in IngestSettings.model_fields.items():
         assert boot.flag_name(name) in said
-        assert f"[{boot.env_name(IngestSettings, name)}, default: {field.default}]" in said
+        default = "none" if field.default == "" else field.default
+        assert f"[{boot.env_name(IngestSettings, name)}, default: {default}]" in said
         assert (field.description or "?") in said
 
 
