@@ -266,10 +266,10 @@ class Engine:
     async def _open(self, port: int) -> None:
         self._listener = listener = Listener(port)
         app = create_app(as_store(self._line), self._door_settings, clock=self._clock)
-        app.add_middleware(Front, switches=self._switches, listener=listener, streams=self._streams)
-        self._stop = asyncio.Event()
+        self._stop = stop = asyncio.Event()
+        app.add_middleware(Front, switches=self._switches, listener=listener, streams=self._streams, stop=stop)
         started: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._serving = asyncio.create_task(serve_app(app, listener, self._stop, started.set_result))
+        self._serving = asyncio.create_task(serve_app(app, listener, stop, started.set_result))
         both: set[asyncio.Future[Any]] = {started, self._serving}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if self._serving.done():

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -85,9 +85,11 @@ class Switches:
 class Front:
     """Stands before the application."""
 
-    def __init__(self, app: ASGIApp, *, switches: Switches, listener: Listener, streams: set[Exchange]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, switches: Switches, listener: Listener, streams: set[Exchange], stop: asyncio.Event
+    ) -> None:
         self._app, self._switches, self._listener = app, switches, listener
-        self.streams = streams
+        self.streams, self.stop = streams, stop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -141,7 +143,9 @@ class Exchange:
     async def _begin(self, message: Message) -> None:
         switches = self._switches
         if switches.slowing.strikes():
-            await asyncio.sleep(switches.slow_s)
+            with suppress(TimeoutError):  # who waits for an answer does not hold up the end
+                async with asyncio.timeout(switches.slow_s):
+                    await self._front.stop.wait()
         if _is_receipt(self._scope, message) and switches.losing.strikes():
             self.cut()
         if _is_stream(message):
