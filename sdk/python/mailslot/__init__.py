@@ -27,10 +27,12 @@ from mailslot.answer import (
 )
 from mailslot.client import (
     AsyncClient,
+    AsyncExclusive,
     AsyncRun,
     AsyncSession,
     AsyncSessionGoal,
     Client,
+    Exclusive,
     Run,
     Session,
     SessionGoal,
@@ -51,6 +53,7 @@ from mailslot.settings import Settings
 
 __all__ = [
     "AsyncClient",
+    "AsyncExclusive",
     "AsyncRun",
     "AsyncSession",
     "AsyncSessionGoal",
@@ -65,6 +68,7 @@ __all__ = [
     "Delta",
     "Erasure",
     "Event",
+    "Exclusive",
     "Goal",
     "GoalReason",
     "Level",

@@ -5,6 +5,7 @@
            │         ├───> replace, move, withdraw            changes of what is still queued
            │         ├───> events, status, when_idle          what the whole agent does
            │         ├───> run, stream                        an interval that the caller owns
+           │         ├───> exclusive                          the same, while nobody else is at work
            │         ├───> cancel, release, close, delete
            │         └───> goal                               a durable objective
            └─> sessions, dead, redrive
@@ -15,18 +16,20 @@ Rule 2: neither class decides anything: each method is one operation, carried ou
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 from mailslot import inbox, operation
 from mailslot.answer import Budgets, CancelOutcome, Closing, DeadLetter, Erasure, Goal, Level, Receipt
-from mailslot.event import Event, Item
+from mailslot.event import Delta, Event, Item
+from mailslot.exclusive import alone
 from mailslot.ids import new_id
 from mailslot.interval import RunResult
 from mailslot.operation import Address, Content, Delivery, Queue, Reject
 from mailslot.record import MessageRecord, QueuedMessage
-from mailslot.run import owned_run
+from mailslot.run import exclusive_run, owned_run
 from mailslot.settings import Settings
 from mailslot.subscription import followed
 from mailslot.transport import AsyncTransport, Transport
@@ -57,9 +60,7 @@ class _Notes:
             self.receipt = given
         elif isinstance(given, RunResult):
             self._result = given
-        else:
-            return True
-        return False
+        return isinstance(given, Event | Delta)
 
 
 # -- synchronous ------------------------------------------------------------------------------------------------
@@ -311,6 +312,77 @@ class Session:
                 owned_run(terms, self._address, message, deltas=deltas, cancel_on_abort=cancel_on_abort)
             )
         )
+
+    @contextlib.contextmanager
+    def exclusive(self, *, timeout: float | None = None) -> Generator[Exclusive, None, None]:
+        """Run while nobody else is at work: `with session.exclusive() as alone: alone.run("…")`.
+
+        Each message that is sent through what the `with` gives is refused by the server unless the agent is idle and
+        nothing is queued, in the act that would queue it. It is then sent again once the agent is idle, for at most
+        `timeout` seconds a message; after that the refusal is raised (`Refused`, code `busy`: nothing was kept). So the
+        intervals of two exclusive runs never overlap, whichever clients they belong to.
+
+        It is not a lock. Who sends without it is not kept out: such a message joins the interval like any other.
+        Nobody is first in line: of those who wait, any may be next, also between two runs of the same `with`.
+        """
+        yield Exclusive(self._transport, self._address, timeout)
+
+
+class Exclusive:
+    """What `Session.exclusive` gives: messages that are sent only while nobody else is at work."""
+
+    def __init__(self, transport: Transport, address: Address, patience_s: float | None) -> None:
+        self._transport = transport
+        self._address = address
+        self._patience_s = patience_s
+
+    def prompt(
+        self,
+        content: Content,
+        *,
+        message_id: str | None = None,
+        source: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Receipt:
+        """See `Session.prompt`."""
+        message = operation.draft(content, message_id=message_id, if_busy="reject", source=source, metadata=metadata)
+        return self._transport.perform(alone(self._transport.terms, self._address, message, self._patience_s))
+
+    def run(self, content: Content, *, timeout: float | None = None, cancel_on_abort: bool = False) -> RunResult:
+        """See `Session.run`. Its `timeout` is about all of it, the waiting included."""
+        with self.stream(content, timeout=timeout, cancel_on_abort=cancel_on_abort) as run:
+            for _ in run:
+                pass
+            return run.result
+
+    @overload
+    def stream(
+        self,
+        content: Content,
+        *,
+        timeout: float | None = None,
+        cancel_on_abort: bool = False,
+        deltas: Literal[False] = False,
+    ) -> Run[Event]: ...
+
+    @overload
+    def stream(
+        self, content: Content, *, timeout: float | None = None, cancel_on_abort: bool = False, deltas: Literal[True]
+    ) -> Run[Item]: ...
+
+    def stream(
+        self,
+        content: Content,
+        *,
+        timeout: float | None = None,
+        cancel_on_abort: bool = False,
+        deltas: bool = False,
+    ) -> Run[Any]:
+        """See `Session.stream`."""
+        message = operation.draft(content, if_busy="reject")
+        terms = self._transport.terms.within(timeout)
+        options = {"deltas": deltas, "cancel_on_abort": cancel_on_abort}
+        return Run(self._transport.follow(exclusive_run(terms, self._address, message, self._patience_s, **options)))
 
 
 class Run(_Notes, Generic[ItemT]):
@@ -607,6 +679,70 @@ class AsyncSession:
             self._transport.follow(
                 owned_run(terms, self._address, message, deltas=deltas, cancel_on_abort=cancel_on_abort)
             )
+        )
+
+    @contextlib.asynccontextmanager
+    async def exclusive(self, *, timeout: float | None = None) -> AsyncGenerator[AsyncExclusive, None]:
+        """See `Session.exclusive`."""
+        yield AsyncExclusive(self._transport, self._address, timeout)
+
+
+class AsyncExclusive:
+    """What `AsyncSession.exclusive` gives: messages that are sent only while nobody else is at work."""
+
+    def __init__(self, transport: AsyncTransport, address: Address, patience_s: float | None) -> None:
+        self._transport = transport
+        self._address = address
+        self._patience_s = patience_s
+
+    async def prompt(
+        self,
+        content: Content,
+        *,
+        message_id: str | None = None,
+        source: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Receipt:
+        """See `Exclusive.prompt`."""
+        message = operation.draft(content, message_id=message_id, if_busy="reject", source=source, metadata=metadata)
+        return await self._transport.perform(alone(self._transport.terms, self._address, message, self._patience_s))
+
+    async def run(self, content: Content, *, timeout: float | None = None, cancel_on_abort: bool = False) -> RunResult:
+        """See `Exclusive.run`."""
+        async with self.stream(content, timeout=timeout, cancel_on_abort=cancel_on_abort) as run:
+            async for _ in run:
+                pass
+            return run.result
+
+    @overload
+    def stream(
+        self,
+        content: Content,
+        *,
+        timeout: float | None = None,
+        cancel_on_abort: bool = False,
+        deltas: Literal[False] = False,
+    ) -> AsyncRun[Event]: ...
+
+    @overload
+    def stream(
+        self, content: Content, *, timeout: float | None = None, cancel_on_abort: bool = False, deltas: Literal[True]
+    ) -> AsyncRun[Item]: ...
+
+    def stream(
+        self,
+        content: Content,
+        *,
+        timeout: float | None = None,
+        cancel_on_abort: bool = False,
+        deltas: bool = False,
+    ) -> AsyncRun[Any]:
+        """See `Exclusive.stream`."""
+        message = operation.draft(content, if_busy="reject")
+        terms = self._transport.terms.within(timeout)
+        options = {"deltas": deltas, "cancel_on_abort": cancel_on_abort}
+        return AsyncRun(
+            self._transport.follow(exclusive_run(terms, self._address, message, self._patience_s, **options))
         )
 
 

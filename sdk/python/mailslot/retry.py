@@ -111,11 +111,16 @@ def asked(
 
 
 def failure(answer: Response | Fault, *, effect: str | None = None, message_id: str | None = None) -> MailslotError:
-    """The error that a last answer is; `effect` names what may have been done by it or by an attempt before it."""
+    """The error that a last answer is; `effect` names what may have been done by it or by an attempt before it.
+
+    The cause of an unknown outcome is what the last answer alone would be.
+    """
     certain = isinstance(answer, Response) and answer.status in DECIDED_BY_REQUEST
     if effect is not None and not certain:
         again = "; repeat it with the same message id" if message_id is not None else ""
-        return OutcomeUnknown(f"{effect} may have been done or not: {_why(answer)}{again}", message_id=message_id)
+        unknown = OutcomeUnknown(f"{effect} may have been done or not: {_why(answer)}{again}", message_id=message_id)
+        unknown.__cause__ = failure(answer)
+        return unknown
     if isinstance(answer, Fault):
         return TransportLost(answer.why, reached=answer.sent)
     problem = problem_of(answer)

@@ -1,6 +1,8 @@
 """A run: an interval of activity that the caller owns, as an operation.
 
     arrive ──> subscribe ──> submit ──> collect … through the next idle ──> result
+                  ^            │ refused `busy`, for one that is to be alone
+                  └── wait <───┘
 
 Rule 1: the subscription stands before the message is sent, so nothing that follows the receipt can be missed.
         Whether the message's first events or its receipt arrive first does not matter.
@@ -13,12 +15,15 @@ Rule 4: what the agent makes of the message does not raise; losing sight of the 
 
 from __future__ import annotations
 
-from mailslot.answer import Rest
+from typing import TypeAlias
+
+from mailslot.answer import Receipt, Rest
 from mailslot.errors import MailslotError, Refused, RunTimeout
 from mailslot.event import Event
+from mailslot.exclusive import insisted
 from mailslot.interval import Interval
 from mailslot.operation import Address, Draft, arrive, cancel, level, make, prompt, rest
-from mailslot.step import Abandoned, DeadlinePassed, Give, Operation, Terms
+from mailslot.step import Abandoned, DeadlinePassed, Give, Operation, Shut, Terms
 from mailslot.subscription import Subscription
 
 
@@ -29,7 +34,31 @@ def owned_run(
     try:
         after = yield from arrive(terms, address)
         interval = Interval(address.session_id, message.message_id)
-        yield from _owned(terms, address, message, interval, after, deltas=deltas, cancel_on_abort=cancel_on_abort)
+        entry = _entry(terms, address, message, after, deltas=deltas)
+        yield from _owned(terms, address, interval, entry, cancel_on_abort=cancel_on_abort)
+    except DeadlinePassed:
+        raise _timed_out(address, message) from None
+
+
+def exclusive_run(
+    terms: Terms,
+    address: Address,
+    message: Draft,
+    patience_s: float | None,
+    *,
+    deltas: bool = False,
+    cancel_on_abort: bool = False,
+) -> Operation[None]:
+    """As `owned_run`, for a message that is refused while the agent is busy: it is sent once the agent is not."""
+
+    def enter(since: int) -> Operation[_Entered]:
+        return _entry(terms, address, message, since, deltas=deltas)
+
+    try:
+        after = yield from arrive(terms, address)
+        interval = Interval(address.session_id, message.message_id)
+        entry = insisted(terms, address, patience_s, enter, after)
+        yield from _owned(terms, address, interval, entry, cancel_on_abort=cancel_on_abort)
     except DeadlinePassed:
         raise _timed_out(address, message) from None
 
@@ -37,14 +66,13 @@ def owned_run(
 def idle_to_idle(terms: Terms, address: Address, message: Draft, *, cancel_on_abort: bool = False) -> Operation[None]:
     """From an idle of the whole agent, which is waited for, through the next one after the message's receipt.
 
-    Gives a `Rest` each time the agent is still running, one when it is idle, then what `owned_run` gives. Who leaves
-    before that idle has sent nothing.
+    Gives a `Rest` each time the agent is still running, then what `owned_run` gives.
     """
     try:
         after = yield from _rested(terms, address)
-        yield Give(Rest(idle=True, cursor=after, reasons=()))
         interval = Interval(address.session_id, message.message_id, whole=True)
-        yield from _owned(terms, address, message, interval, after, deltas=False, cancel_on_abort=cancel_on_abort)
+        entry = _entry(terms, address, message, after)
+        yield from _owned(terms, address, interval, entry, cancel_on_abort=cancel_on_abort)
     except DeadlinePassed:
         raise _timed_out(address, message) from None
 
@@ -65,20 +93,25 @@ def _rested(terms: Terms, address: Address) -> Operation[int]:
     return (yield from rest(terms, address, now.cursor))
 
 
-def _owned(
-    terms: Terms,
-    address: Address,
-    message: Draft,
-    interval: Interval,
-    after: int,
-    *,
-    deltas: bool,
-    cancel_on_abort: bool,
-) -> Operation[None]:
+_Entered: TypeAlias = tuple[Subscription, Receipt]
+"""A subscription that stands since before the message was sent, and the message's receipt."""
+
+
+def _entry(terms: Terms, address: Address, message: Draft, after: int, *, deltas: bool = False) -> Operation[_Entered]:
     subscription = Subscription(terms, address, after, deltas=deltas)
     yield from subscription.open()
     try:
-        receipt = yield from prompt(terms, address, message)
+        return subscription, (yield from prompt(terms, address, message))
+    except MailslotError:
+        yield Shut()
+        raise
+
+
+def _owned(
+    terms: Terms, address: Address, interval: Interval, entry: Operation[_Entered], *, cancel_on_abort: bool
+) -> Operation[None]:
+    try:
+        subscription, receipt = yield from entry
         yield Give(receipt)
         yield from _collected(subscription, interval)
     except (Abandoned, DeadlinePassed):

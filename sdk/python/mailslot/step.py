@@ -132,6 +132,12 @@ class Terms:
         """The same terms, over in so many seconds; None leaves them as they are."""
         return self if timeout_s is None else replace(self, deadline=self.clock() + timeout_s)
 
+    def at_most(self, timeout_s: float | None) -> Terms:
+        """The same terms, over in so many seconds or at their own deadline, whichever comes first."""
+        sooner = self.within(timeout_s)
+        is_later = self.deadline is not None and sooner.deadline is not None and sooner.deadline > self.deadline
+        return self if is_later else sooner
+
     def left_s(self, most_s: float) -> float:
         """Seconds that a step may take: `most_s`, or what is left until the deadline."""
         if self.deadline is None:

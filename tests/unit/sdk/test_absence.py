@@ -10,6 +10,7 @@ import pytest
 import mailslot
 from mailslot import (
     AsyncClient,
+    AsyncExclusive,
     AsyncRun,
     AsyncSession,
     AsyncSessionGoal,
@@ -19,6 +20,7 @@ from mailslot import (
     Delta,
     Erasure,
     Event,
+    Exclusive,
     Level,
     MessageRecord,
     QueuedMessage,
@@ -103,7 +105,9 @@ def test_a_session_can_do_exactly_this() -> None:
         "when_idle",
         "run",
         "stream",
+        "exclusive",
     }
+    assert public(Exclusive) == {"prompt", "run", "stream"}
     assert public(SessionGoal) == {"set", "get", "edit", "pause", "resume", "complete", "block", "clear"}
     assert public(Client) == {"session", "sessions", "dead", "redrive", "close"}
 
@@ -123,6 +127,7 @@ def test_nothing_is_called_finished() -> None:
 
 
 TWINS = [(Client, AsyncClient), (Session, AsyncSession), (SessionGoal, AsyncSessionGoal), (Run, AsyncRun)]
+TWINS += [(Exclusive, AsyncExclusive)]
 AWAITED = {"close": "aclose"}
 """What frees a connection has the name that `contextlib.aclosing` knows; closing a session is another thing."""
 
