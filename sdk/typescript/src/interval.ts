@@ -16,7 +16,7 @@
 
 import type { Event } from "./event.js";
 import { isMap } from "./reading.js";
-import { recordAfter } from "./record.js";
+import { lifeAfter, queued, type Life } from "./record.js";
 import type { MessageRecord } from "./wire.js";
 
 /** One interval of activity that the caller owned. It has no status and claims no success. */
@@ -39,7 +39,7 @@ export class Interval {
   readonly #sessionId: string;
   readonly #messageId: string;
   readonly #events: Event[] = [];
-  #record: MessageRecord | undefined;
+  #life: Life | undefined;
   #seq = 0;
   #done = false;
 
@@ -55,7 +55,7 @@ export class Interval {
 
   /** The turn that took the message, as far as that was seen. It may be over, and another one open. */
   get turn(): number | undefined {
-    return this.#record?.turn ?? undefined;
+    return this.#life?.record.turn ?? undefined;
   }
 
   /** Take the next event; whether it belongs to the interval. */
@@ -64,8 +64,8 @@ export class Interval {
       return false;
     }
     this.#seq = event.seq;
-    this.#record = this.#recordAfter(event);
-    if (this.#record === undefined) {
+    this.#life = this.#lifeAfter(event);
+    if (this.#life === undefined) {
       return false;
     }
     this.#events.push(event);
@@ -77,7 +77,7 @@ export class Interval {
   result(): RunResult {
     const first = this.#events.at(0);
     const last = this.#events.at(-1);
-    if (!this.#done || this.#record === undefined || first === undefined || last === undefined) {
+    if (!this.#done || this.#life === undefined || first === undefined || last === undefined) {
       throw new Error(`the run of message ${this.#messageId} is not over`);
     }
     return {
@@ -87,16 +87,16 @@ export class Interval {
       events: [...this.#events],
       from: first.seq,
       to: last.seq,
-      message: this.#record,
+      message: this.#life.record,
     };
   }
 
-  #recordAfter(event: Event): MessageRecord | undefined {
-    if (this.#record !== undefined) {
-      return recordAfter(this.#record, event);
+  #lifeAfter(event: Event): Life | undefined {
+    if (this.#life !== undefined) {
+      return lifeAfter(this.#life, event);
     }
     const isOwn = event.type === "inbox/queued" && event.data.messageId === this.#messageId;
-    return isOwn ? { messageId: this.#messageId, state: "queued" } : undefined;
+    return isOwn ? queued(event) : undefined;
   }
 }
 
