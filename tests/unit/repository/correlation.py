@@ -13,17 +13,22 @@ kind of the last `turn/end` of an interval (U3), to recognise an own goal messag
 
 "Tested" means compared, looked up, matched, filtered by, or handed to a function that is not a constructor. Seen
 through: constants and sets of them in any module, local aliases, spliced strings, prefixes and suffixes, predicates in
-other modules, dispatch tables, match statements, classes named after the event, other languages (by nearness of lines).
+other modules, dispatch tables, match statements, classes named after the event. TypeScript and JavaScript are read as
+the Python that says the same (`typescript`) and held to the same shapes; in other languages nearness of lines is looked
+at.
 
 Not seen: pairing by position alone ("the first end after my admission" cut out by slicing), and names that hide what
-they hold from one function to the next. The SDK's replay of the golden traces is what fails then.
+they hold from one function to the next. The SDKs' replay of golden traces and intervals is what fails then.
 """
 
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Final, NamedTuple
+
+from tests.unit.repository import typescript
 
 END: Final = "turn/end"
 ADMISSIONS: Final = frozenset({"user/message", "inbox/claimed"})
@@ -68,16 +73,27 @@ class Knowledge:
 
 def pairings(sources: Mapping[str, str], judged: Iterable[str]) -> list[Pairing]:
     """The pairings in the judged files; all sources (path to text) together say what names mean."""
-    trees = {path: ast.parse(text) for path, text in sources.items() if path.endswith(".py")}
-    known = learn(trees.values())
+    trees: dict[str, ast.Module] = {}
+    opaque = set()
+    for path, text in sources.items():
+        suffix = PurePath(path).suffix
+        if suffix == ".py":
+            trees[path] = ast.parse(text)
+        elif suffix in typescript.SUFFIXES:
+            trees[path], is_understood = typescript.module(text, suffix)
+            opaque |= set() if is_understood else {path}
+    known = {is_python: learn(trees[p] for p in trees if p.endswith(".py") is is_python) for is_python in (True, False)}
     found: list[Pairing] = []
     for path in judged:
-        found += in_module(path, trees[path], known) if path in trees else in_other_language(path, sources[path])
+        if path in trees:
+            found += in_module(path, trees[path], known[path.endswith(".py")])
+        if path in opaque or path not in trees:
+            found += in_other_language(path, sources[path])
     return found
 
 
 def in_module(path: str, tree: ast.Module, known: Knowledge) -> list[Pairing]:
-    """All three shapes in one Python module."""
+    """All three shapes in one module."""
     scopes = [Scope(node, known) for node in outermost_functions(tree)]
     scopes.append(Scope(top_level(tree), known))
     ends_somewhere = any(scope.tests_end for scope in scopes)
