@@ -163,7 +163,7 @@ def _figures(
 # -- by hand ------------------------------------------------------------------------------------------------
 
 
-class _Stream(asyncio.Protocol):
+class Stream(asyncio.Protocol):
     """One stream of one client, until so many bytes have come."""
 
     def __init__(self, client: Client, left_bytes: int) -> None:
@@ -222,7 +222,7 @@ async def by_hand(port: int, clients: Sequence[Client], rng: random.Random) -> A
         loop = asyncio.get_running_loop()
         while True:
             left_bytes = rng.randrange(1, STREAM_BYTES_MAX)
-            _, stream = await loop.create_connection(lambda left=left_bytes: _Stream(client, left), "127.0.0.1", port)  # type: ignore[misc]
+            _, stream = await loop.create_connection(lambda left=left_bytes: Stream(client, left), "127.0.0.1", port)  # type: ignore[misc]
             try:
                 await asyncio.wait({stream.opened})
                 await asyncio.wait({stream.over}, timeout=rng.uniform(0, STREAM_S_MAX))
