@@ -6,7 +6,7 @@
  *            │         ├───> replace, move, withdraw            changes of what is still queued
  *            │         ├───> events, status, whenIdle           what the whole agent does
  *            │         ├───> run, runStreamed                   an interval that the caller owns
- *            │         ├───> exclusive                          runs that never overlap with each other
+ *            │         ├───> exclusive                          the same, while nobody else is at work
  *            │         ├───> cancel, release, close, delete
  *            │         └───> goal                               a durable objective
  *            └─> sessions, dead, redrive
@@ -18,13 +18,14 @@
 
 import { Address } from "./address.js";
 import type { Event, Item } from "./event.js";
+import { insisted } from "./exclusive.js";
 import { Following } from "./following.js";
 import { newId } from "./ids.js";
 import type { RunResult } from "./interval.js";
 import * as operation from "./operation.js";
-import type { Content, Line, PromptOptions, Queue } from "./operation.js";
+import type { Content, Draft, Line, PromptOptions, Queue } from "./operation.js";
 import { Patience } from "./patience.js";
-import { promptAlone, Run } from "./run.js";
+import { Run, type Manner } from "./run.js";
 import { DEFAULTS, type Settings } from "./settings.js";
 import { Subscription } from "./subscription.js";
 import { Transport, type Fetch } from "./transport.js";
@@ -122,13 +123,11 @@ export class Session {
   readonly goal: SessionGoal;
   readonly #transport: Transport;
   readonly #address: Address;
-  readonly #alone: boolean;
 
   /** Made by `client.session`. */
-  constructor(transport: Transport, address: Address, alone = false) {
+  constructor(transport: Transport, address: Address) {
     this.#transport = transport;
     this.#address = address;
-    this.#alone = alone;
     this.goal = new SessionGoal(transport, address);
   }
 
@@ -139,9 +138,7 @@ export class Session {
 
   /** Send a message. The receipt proves that it is durably queued, and nothing else. */
   async prompt(content: Content, options: PromptOptions & Interruptible = {}): Promise<Receipt> {
-    const alone = this.#alone && (options.delivery ?? "queue") === "queue";
-    const message = operation.draft(content, alone ? { ...options, ifBusy: "reject" } : options);
-    return await (alone ? promptAlone : operation.prompt)(this.#line(options), this.#address, message);
+    return await operation.prompt(this.#line(options), this.#address, operation.draft(content, options));
   }
 
   /** Send a message that joins the running turn at its next step, or wakes the agent. */
@@ -243,29 +240,32 @@ export class Session {
    * and no other; a message that no turn has taken yet stays queued.
    */
   async run(content: Content, options: RunOptions = {}): Promise<RunResult> {
-    const run = this.runStreamed(content, options);
-    for await (const _ of run);
-    return run.result;
+    return await finished(this.runStreamed(content, options));
   }
 
   /** The same as `run`, event by event; `.result` is there after the last one. */
   runStreamed(content: Content, options?: RunOptions & { readonly deltas?: false }): Run<Event>;
   runStreamed(content: Content, options: RunOptions & { readonly deltas: boolean }): Run<Item>;
   runStreamed(content: Content, options: RunOptions & { readonly deltas?: boolean } = {}): Run<Item> {
-    const message = operation.draft(content, this.#alone ? { ifBusy: "reject" } : {});
-    const { deltas = false, cancelOnAbort = false, timeoutMs, signal } = options;
-    const line = (own: AbortSignal): Line => this.#line({ signal: own, timeoutMs });
-    return new Run(line, this.#address, message, { deltas, cancelOnAbort, alone: this.#alone }, signal);
+    return started(this.#transport, this.#address, operation.draft(content), options, undefined);
   }
 
   /**
-   * Call `work` with this session as one that keeps to itself: each run and follow-up that it sends is kept only at a
-   * moment when nothing is under way and nothing is queued. Until then it waits for idle and tries again, for as long
-   * as the run's own `timeoutMs` and `signal` allow. So exclusive runs never overlap, wherever they are sent from.
-   * Who does not ask for it may still send messages, which may join a run that has begun.
+   * Run while nobody else is at work: `await session.exclusive((alone) => alone.run("…"))`.
+   *
+   * Each message that is sent through what `work` gets is refused by the server unless the agent is idle and nothing is
+   * queued, in the act that would queue it. It is then sent again once the agent is idle, for at most `timeoutMs` a
+   * message; after that the refusal is thrown (`Refused`, code `busy`: nothing was kept). So the intervals of two
+   * exclusive runs never overlap, whichever clients they belong to.
+   *
+   * It is not a lock. Who sends without it is not kept out: such a message joins the interval like any other. Nobody is
+   * first in line: of those who wait, any may be next, also between two runs of the same `work`.
    */
-  async exclusive<T>(work: (alone: Session) => Promise<T> | T): Promise<T> {
-    return await work(new Session(this.#transport, this.#address, true));
+  async exclusive<T>(
+    work: (alone: Exclusive) => Promise<T> | T,
+    options: { readonly timeoutMs?: number } = {},
+  ): Promise<T> {
+    return await work(new Exclusive(this.#transport, this.#address, options.timeoutMs));
   }
 
   async *#followed(options: EventOptions): AsyncGenerator<Item, void> {
@@ -283,6 +283,44 @@ export class Session {
 
   #line(options: Limited): Line {
     return lineOf(this.#transport, options);
+  }
+}
+
+/** What `session.exclusive` gives: messages that are sent only while nobody else is at work. */
+export class Exclusive {
+  readonly #transport: Transport;
+  readonly #address: Address;
+  readonly #patienceMs: number | undefined;
+
+  /** Made by `session.exclusive`. */
+  constructor(transport: Transport, address: Address, patienceMs: number | undefined) {
+    this.#transport = transport;
+    this.#address = address;
+    this.#patienceMs = patienceMs;
+  }
+
+  /** See `Session.prompt`. */
+  async prompt(
+    content: Content,
+    options: Pick<PromptOptions, "messageId" | "source" | "metadata"> & Interruptible = {},
+  ): Promise<Receipt> {
+    const message = operation.draft(content, { ...options, ifBusy: "reject" });
+    const line = lineOf(this.#transport, options);
+    const submit = (): Promise<Receipt> => operation.prompt(line, this.#address, message);
+    return await insisted(line, this.#address, this.#patienceMs, 0, submit);
+  }
+
+  /** See `Session.run`. Its `timeoutMs` is about all of it, the waiting included. */
+  async run(content: Content, options: RunOptions = {}): Promise<RunResult> {
+    return await finished(this.runStreamed(content, options));
+  }
+
+  /** See `Session.runStreamed`. */
+  runStreamed(content: Content, options?: RunOptions & { readonly deltas?: false }): Run<Event>;
+  runStreamed(content: Content, options: RunOptions & { readonly deltas: boolean }): Run<Item>;
+  runStreamed(content: Content, options: RunOptions & { readonly deltas?: boolean } = {}): Run<Item> {
+    const message = operation.draft(content, { ifBusy: "reject" });
+    return started(this.#transport, this.#address, message, options, { patienceMs: this.#patienceMs });
   }
 }
 
@@ -355,4 +393,21 @@ export class SessionGoal {
 
 function lineOf(transport: Transport, { signal, timeoutMs }: Limited): Line {
   return { transport, patience: new Patience(transport.settings, signal).within(timeoutMs) };
+}
+
+function started(
+  transport: Transport,
+  address: Address,
+  message: Draft,
+  options: RunOptions & { readonly deltas?: boolean },
+  alone: Manner["alone"],
+): Run<Item> {
+  const { deltas = false, cancelOnAbort = false, timeoutMs, signal } = options;
+  const line = (own: AbortSignal): Line => lineOf(transport, { signal: own, timeoutMs });
+  return new Run(line, address, message, { deltas, cancelOnAbort, alone }, signal);
+}
+
+async function finished(run: Run): Promise<RunResult> {
+  for await (const _ of run);
+  return run.result;
 }

@@ -20,8 +20,8 @@ export class MailslotError extends Error {
   override readonly name: string = "MailslotError";
   readonly code: string;
 
-  constructor(code: string, sentence: string) {
-    super(sentence);
+  constructor(code: string, sentence: string, options?: ErrorOptions) {
+    super(sentence, options);
     this.code = code;
   }
 }
@@ -54,15 +54,18 @@ export class Refused extends MailslotError {
   }
 }
 
-/** The request may have been carried out or not. Repeating a prompt with the same message id is always safe. */
+/**
+ * The request may have been carried out or not. Repeating a prompt with the same message id is always safe. Its `cause`
+ * is what the last answer alone would have been.
+ */
 export class OutcomeUnknown extends MailslotError {
   static readonly code = "outcome-unknown";
   override readonly name = "OutcomeUnknown";
   /** The id to repeat with; undefined when it was not about a message. */
   readonly messageId: string | undefined;
 
-  constructor(sentence: string, messageId?: string) {
-    super(OutcomeUnknown.code, sentence);
+  constructor(sentence: string, messageId?: string, options?: ErrorOptions) {
+    super(OutcomeUnknown.code, sentence, options);
     this.messageId = messageId;
   }
 }

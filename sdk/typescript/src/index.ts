@@ -16,6 +16,7 @@
 export {
   Client,
   DEFAULT_URL,
+  Exclusive,
   Session,
   SessionGoal,
   type ClientOptions,

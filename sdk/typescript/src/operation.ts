@@ -1,15 +1,15 @@
 /**
  * What a client can ask of the server in one exchange or a few.
  *
- * | request                                | sent again when its answer was lost? | because                                |
- * |----------------------------------------|--------------------------------------|----------------------------------------|
- * | reads                                  | yes                                  | they change nothing                    |
- * | prompt                                 | yes                                  | its message id was made here           |
- * | replace                                | yes                                  | the same content changes nothing       |
- * | withdraw, redrive                      | yes                                  | the second is refused                  |
- * | close, erase                           | yes                                  | the second finds what the first did    |
- * | cancel of a named turn, `queue: keep`  | yes                                  | it can hit no other                    |
- * | other cancels, move, release, goals    | no                                   | a second would come later than meant   |
+ * | request                                | again when its answer was lost? | because                                |
+ * |----------------------------------------|---------------------------------|----------------------------------------|
+ * | reads                                  | yes                             | they change nothing                    |
+ * | prompt                                 | yes                             | its message id was made here           |
+ * | replace                                | yes                             | the same content changes nothing       |
+ * | withdraw, redrive                      | yes                             | the second is refused                  |
+ * | close, erase                           | yes                             | the second finds what the first did    |
+ * | cancel of a named turn, `queue: keep`  | yes                             | it can hit no other                    |
+ * | other cancels, move, release, goals    | no                              | a second would come later than meant   |
  *
  * Rule 1: a change that may have been done and then met a refusal is `OutcomeUnknown`; reading tells what came of it.
  * Rule 2: a session is made with its agent before it is first written to; without an agent the server makes it.

@@ -111,7 +111,8 @@ export function failure(answer: Reply | Fault, effect?: Effect): MailslotError {
   const certain = answer.kind === "reply" && DECIDED_BY_REQUEST.has(answer.status);
   if (effect !== undefined && !certain) {
     const again = effect.messageId === undefined ? "" : "; repeat it with the same message id";
-    return new OutcomeUnknown(`${effect.names} may have been done or not: ${why(answer)}${again}`, effect.messageId);
+    const sentence = `${effect.names} may have been done or not: ${why(answer)}${again}`;
+    return new OutcomeUnknown(sentence, effect.messageId, { cause: failure(answer) });
   }
   if (answer.kind === "fault") {
     return new TransportLost(answer.why, answer.sent);

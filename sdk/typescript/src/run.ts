@@ -2,8 +2,8 @@
  * A run: an interval of activity that the caller owns.
  *
  *     arrive ──> subscribe ──> submit ──> collect … through the next idle ──> result
- *                                 │ refused `busy`, for one that is to be alone
- *       ^─────── wait for idle <──┘
+ *                   ^            │ refused `busy`, for one that is to be alone
+ *                   └── wait <───┘
  *
  * Rule 1: the subscription stands before the message is sent, so nothing that follows the receipt can be missed.
  *         Whether the message's first events or its receipt arrive first does not matter.
@@ -15,13 +15,13 @@
  */
 
 import type { Address } from "./address.js";
-import { MailslotError, Refused, RunTimeout } from "./errors.js";
+import { MailslotError, RunTimeout } from "./errors.js";
 import { isEvent, type Event, type Item } from "./event.js";
+import { insisted } from "./exclusive.js";
 import { Following } from "./following.js";
 import { Interval, type RunResult } from "./interval.js";
-import { arrive, cancel, prompt, rest, type Draft, type Line } from "./operation.js";
+import { arrive, cancel, prompt, type Draft, type Line } from "./operation.js";
 import { DeadlinePassed, Patience } from "./patience.js";
-import { backoffMs } from "./retry.js";
 import { Subscription } from "./subscription.js";
 import type { Receipt } from "./wire.js";
 
@@ -29,8 +29,8 @@ import type { Receipt } from "./wire.js";
 export interface Manner {
   readonly deltas: boolean;
   readonly cancelOnAbort: boolean;
-  /** Its message is refused while the agent is busy, and then sent again once it is idle. */
-  readonly alone: boolean;
+  /** Its message is refused while the agent is busy, and then sent again once it is not, for at most so long. */
+  readonly alone: { readonly patienceMs: number | undefined } | undefined;
 }
 
 /** What a run says beside its events. */
@@ -77,44 +77,29 @@ async function* ownedRun(
   manner: Manner,
   notes: Notes,
 ): AsyncGenerator<Item, void> {
-  const opening = new Opening(line, address);
   try {
-    for (;;) {
-      try {
-        return yield* attempt(line, address, message, manner, notes);
-      } catch (error) {
-        if (!manner.alone || !isBusy(error)) {
-          throw error;
-        }
-      }
-      await opening.come();
-    }
+    yield* owned(line, address, message, manner, notes);
   } catch (error) {
     if (error instanceof DeadlinePassed) {
-      const { messageId } = message;
-      throw new RunTimeout(
-        `session ${address.sessionId} was not idle in time for the run of message ${messageId}`,
-        messageId,
-      );
+      const what = `the run of message ${message.messageId}`;
+      throw new RunTimeout(`session ${address.sessionId} was not idle in time for ${what}`, message.messageId);
     }
     throw error;
   }
 }
 
-async function* attempt(
+async function* owned(
   line: Line,
   address: Address,
   message: Draft,
   manner: Manner,
   notes: Notes,
 ): AsyncGenerator<Item, void> {
-  const after = await arrive(line, address);
-  const subscription = new Subscription(line.transport, line.patience, address, after, manner.deltas);
+  const { subscription, receipt } = await entered(line, address, message, manner);
+  notes.receipt = receipt;
   const interval = new Interval(address.sessionId, message.messageId);
   let timedOut = false;
   try {
-    await subscription.open();
-    notes.receipt = await prompt(line, address, message);
     while (!interval.done) {
       // All of it is taken before it is given: who leaves in the middle may know the message's turn by then.
       const received = await subscription.receive();
@@ -133,6 +118,27 @@ async function* attempt(
   }
 }
 
+/** A subscription that stands since before the message was sent, and the message's receipt. */
+interface Entered {
+  readonly subscription: Subscription;
+  readonly receipt: Receipt;
+}
+
+async function entered(line: Line, address: Address, message: Draft, manner: Manner): Promise<Entered> {
+  const enter = async (since: number): Promise<Entered> => {
+    const subscription = new Subscription(line.transport, line.patience, address, since, manner.deltas);
+    try {
+      await subscription.open();
+      return { subscription, receipt: await prompt(line, address, message) };
+    } catch (error) {
+      subscription.close();
+      throw error;
+    }
+  };
+  const after = await arrive(line, address);
+  return await (manner.alone ? insisted(line, address, manner.alone.patienceMs, after, enter) : enter(after));
+}
+
 /** Stop the turn as far as that can be done quickly; a caller who leaves cannot be told more. */
 async function stop(line: Line, address: Address, turn: number): Promise<void> {
   const { settings } = line.patience;
@@ -144,48 +150,4 @@ async function stop(line: Line, address: Address, turn: number): Promise<void> {
       throw error;
     }
   }
-}
-
-/** Submit a message that is to be alone: refused `busy`, it waits for idle and tries again. */
-export async function promptAlone(line: Line, address: Address, message: Draft): Promise<Receipt> {
-  const opening = new Opening(line, address);
-  for (;;) {
-    try {
-      return await prompt(line, address, message);
-    } catch (error) {
-      if (!isBusy(error)) {
-        throw error;
-      }
-    }
-    await opening.come();
-  }
-}
-
-/** The moments at which a message that was refused `busy` may be tried again. */
-class Opening {
-  readonly #line: Line;
-  readonly #address: Address;
-  #idle: number | undefined;
-  #tries = 0;
-
-  constructor(line: Line, address: Address) {
-    this.#line = line;
-    this.#address = address;
-  }
-
-  /** Wait for idle and then a little, so that those who wait do not come all at once, and ever longer while nothing
-   * changes: an agent that is idle is still busy when its queue is on hold. */
-  async come(): Promise<void> {
-    const { patience } = this.#line;
-    const idle = await rest(this.#line, this.#address, undefined).catch((error: unknown) => {
-      throw error instanceof RunTimeout ? new DeadlinePassed() : error;
-    });
-    this.#tries = idle === this.#idle ? this.#tries + 1 : 1;
-    this.#idle = idle;
-    await patience.pause(backoffMs(patience.settings, this.#tries, Math.random()));
-  }
-}
-
-function isBusy(error: unknown): boolean {
-  return error instanceof Refused && error.code === "busy";
 }

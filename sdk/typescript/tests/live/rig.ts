@@ -5,7 +5,8 @@
  *     MAILSLOT_CUT_URL  the same, over a proxy that resets every connection a few times a second
  *     MAILSLOT_RIG_URL  what steers both: the model's gate, and the count of cuts
  *
- * The model does what the text that it gets says: wait at the gate, fail, come in pieces; and answers `answer to <text>`.
+ * The model does what the text that it gets says: wait at the gate, fail, come in pieces; and answers
+ * `answer to <text>`.
  */
 
 import { Client, type Event, type RunResult, type Settings } from "../../src/index.js";

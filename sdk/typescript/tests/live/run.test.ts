@@ -168,7 +168,10 @@ describe("exclusive", () => {
     await session.prompt("wait for it");
     await gate.reached();
     await expect(session.exclusive((alone) => alone.run("alone", { timeoutMs: 300 }))).rejects.toThrow(RunTimeout);
-    await expect(session.prompt("at once or never", { ifBusy: "reject" })).rejects.toMatchObject({ code: "busy" });
+    const refused = session.exclusive((alone) => alone.run("alone"), { timeoutMs: 300 });
+    await expect(refused).rejects.toMatchObject({ name: "Refused", code: "busy" });
+    const left = session.exclusive((alone) => alone.prompt("alone", { signal: AbortSignal.timeout(300) }));
+    await expect(left).rejects.toMatchObject({ name: "TimeoutError" });
     expect(types(await ledger(session.id)).filter((type) => type === "inbox/queued")).toHaveLength(1);
     const kept = session.exclusive((alone) => alone.prompt("when you have time"));
     await gate.open();
@@ -184,7 +187,8 @@ describe("exclusive", () => {
     await session.cancel({ queue: "hold", waitMs: 20_000 });
     await session.whenIdle({ timeoutMs: 20_000 });
     const waiting = session.exclusive((alone) => alone.run("alone"));
-    await expect(session.exclusive((alone) => alone.run("no", { timeoutMs: 200 }))).rejects.toThrow(RunTimeout);
+    const refused = session.exclusive((alone) => alone.run("no"), { timeoutMs: 200 });
+    await expect(refused).rejects.toMatchObject({ code: "busy" });
     await gate.open();
     await session.release();
     expect((await waiting).finalResponse).toBe("answer to alone");

@@ -79,7 +79,7 @@ describe("messages", () => {
     },
   );
 
-  test.each(["a/b", "ü 🙂", "a?b#c&d=e%2F", "...", "x".repeat(200)])("any id names its session: %s", async (name) => {
+  test.each(["a/b", "ü 🙂", "a?b#c&d=e%2F", "...", "x".repeat(199)])("any id names a session: %s", async (name) => {
     const session = client().session(name + fresh().slice(0, 200 - name.length));
     expect((await session.run("hello")).sessionId).toBe(session.id);
     expect((await session.status()).sessionId).toBe(session.id);

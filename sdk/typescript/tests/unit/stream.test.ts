@@ -113,21 +113,23 @@ describe("events", () => {
   });
 
   test("are read again when the server has fallen silent", async () => {
-    const { seqs, after } = await read([stream(frame(1)), stream(frame(2))], 2, { settings: { silenceTimeoutMs: 50 } });
-    expect(seqs).toEqual([1, 2]);
-    expect(after).toEqual(["0", "1"]);
+    const next: Answer = (response, asked) => stream(frame(Number(asked.query.get("after")) + 1))(response, asked);
+    const settings = { silenceTimeoutMs: 100, reconnectsMax: 100 };
+    const { seqs, after } = await read([next], 3, { settings });
+    expect(seqs).toEqual([1, 2, 3]);
+    expect([...new Set(after)]).toEqual(["0", "1", "2"]);
   });
 
   test("of a server that only sends heartbeats are waited for", async () => {
     const slow: Answer = async (response) => {
       response.writeHead(200, { "content-type": "text/event-stream" });
-      for (let n = 0; n < 8; n++) {
+      for (let n = 0; n < 30; n++) {
         response.write(": still here\n\n");
         await new Promise((resolve) => setTimeout(resolve, 50));
       }
       response.write(frame(1));
     };
-    const { seqs, after } = await read([slow], 1, { settings: { silenceTimeoutMs: 300 } });
+    const { seqs, after } = await read([slow], 1, { settings: { silenceTimeoutMs: 1_000 } });
     expect(seqs).toEqual([1]);
     expect(after).toEqual(["0"]);
   });
@@ -224,5 +226,37 @@ describe("a run", () => {
     await run.return();
     expect(await run.next()).toEqual({ done: true, value: undefined });
     expect(asked).toEqual([]);
+  });
+
+  test("that is to be alone, and whose fate was in doubt, is found where it was kept", async () => {
+    let prompts = 0;
+    let messageId = "";
+    const busy = problem(409, "busy");
+    const { client, asked } = await served([
+      async (response, one) => {
+        if (one.path.endsWith("/prompt")) {
+          prompts += 1;
+          messageId = (JSON.parse(one.body) as { messageId: string }).messageId;
+          const kept = json({ messageId, cursor: 4, duplicate: true, durability: "fsync" }, 202);
+          // The first answer is lost on its way. When it is asked again, its run is over and others are at work.
+          await (prompts === 1 ? cut : prompts === 2 ? busy : kept)(response, one);
+        } else if (one.path.endsWith("/events")) {
+          const data = { messageId, lane: "next-turn", wake: true, content: [], source: { kind: "user" } };
+          const events = [frame(4, { type: "inbox/queued", data }), frame(5, { data: { status: "idle" } }), frame(6)];
+          const after = Number(one.query.get("after"));
+          await stream(prompts < 2 ? ": nothing yet\n\n" : events.slice(after - 3).join(""))(response, one);
+        } else {
+          const cursor = prompts === 0 ? 3 : 6;
+          const level = { sessionId: "s", status: "idle", reasons: [], cursor, pending: 0, held: 0, conservation: 0 };
+          await json(level)(response, one);
+        }
+      },
+    ]);
+    const result = await client.session("s").exclusive((alone) => alone.run("hello"));
+    expect(result).toMatchObject({ messageId, from: 4, to: 5 });
+    const sent = asked.filter(({ path }) => path.endsWith("/prompt")).map(({ body }) => body);
+    expect(sent).toHaveLength(3);
+    expect(new Set(sent).size).toBe(1);
+    expect(JSON.parse(sent[0] ?? "")).toMatchObject({ ifBusy: "reject", content: "hello" });
   });
 });
