@@ -25,6 +25,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import PurePath
 from typing import Final, NamedTuple
 
@@ -96,11 +97,12 @@ def in_module(path: str, tree: ast.Module, known: Knowledge) -> list[Pairing]:
     """All three shapes in one module."""
     scopes = [Scope(node, known) for node in outermost_functions(tree)]
     scopes.append(Scope(top_level(tree), known))
-    ends_somewhere = any(scope.tests_end for scope in scopes)
+    if not any(scope.tests_end for scope in scopes):
+        return []
     found = []
     for scope in scopes:
         shape = 0
-        if ends_somewhere and scope.tests_message and scope.names_admission:
+        if scope.tests_message and scope.names_admission:
             shape = 3
         if scope.tests_end and scope.tests_turn:
             shape = 2
@@ -246,10 +248,8 @@ class Scope:
         self.name = "(module)" if isinstance(node, ast.Module) else node.name
         self.line = 1 if isinstance(node, ast.Module) else node.lineno
         self._tested = list(tested(node))
-        self._message_aliases = self._aliases(MESSAGE_NAME, known.messages)
-        self._turn_aliases = self._aliases(TURN_NAME, set())
 
-    @property
+    @cached_property
     def tests_end(self) -> bool:
         """A turn's end decides something here, or it is the place a dispatch table sends it to."""
         if self.name in self._known.end_handlers or END_NAME.search(self.name):
@@ -258,17 +258,19 @@ class Scope:
             means_end(node, self._known) for node in self._tested
         )
 
-    @property
+    @cached_property
     def tests_message(self) -> bool:
         """A message id decides something here."""
-        return any(mentions(node, MESSAGE_NAME, self._message_aliases) for node in self._tested)
+        aliases = self._aliases(MESSAGE_NAME, self._known.messages)
+        return any(mentions(node, MESSAGE_NAME, aliases) for node in self._tested)
 
-    @property
+    @cached_property
     def tests_turn(self) -> bool:
         """A turn's number decides something here."""
-        return any(mentions(node, TURN_NAME, self._turn_aliases) for node in self._tested)
+        aliases = self._aliases(TURN_NAME, set())
+        return any(mentions(node, TURN_NAME, aliases) for node in self._tested)
 
-    @property
+    @cached_property
     def names_admission(self) -> bool:
         """The admission of a message decides something here."""
         for node in self._tested:
@@ -281,13 +283,9 @@ class Scope:
     def _aliases(self, pattern: re.Pattern[str], constants: set[str]) -> set[str]:
         """Names that hold the same thing under another name, here and until nothing new is found."""
         held = set(constants)
+        copies = [(target, value) for target, value in bindings(self._node) if is_a_copy(value)]
         while True:
-            more = {
-                word
-                for target, value in bindings(self._node)
-                if is_a_copy(value) and mentions(value, pattern, held)
-                for word in bound_names(target)
-            }
+            more = {word for target, value in copies if mentions(value, pattern, held) for word in bound_names(target)}
             if more <= held:
                 return held
             held |= more
