@@ -24,8 +24,8 @@ export interface Served {
   readonly client: Client;
   readonly url: string;
   readonly asked: Asked[];
-  /** How many connections are open. */
-  readonly connections: () => Promise<number>;
+  /** How many answers are open. */
+  readonly open: () => number;
 }
 
 const QUICK: Partial<Settings> = { backoffFirstMs: 1, backoffMaxMs: 5, attemptsMax: 3, reconnectsMax: 3 };
@@ -34,7 +34,10 @@ const QUICK: Partial<Settings> = { backoffFirstMs: 1, backoffMaxMs: 5, attemptsM
 export async function served(answers: Answer[], options: ClientOptions = {}): Promise<Served> {
   const asked: Asked[] = [];
   const left = [...answers];
+  let opened = 0;
   const server = createServer((request, response) => {
+    opened += 1;
+    response.once("close", () => (opened -= 1));
     void (async () => {
       const pieces: Buffer[] = [];
       for await (const piece of request) {
@@ -60,9 +63,7 @@ export async function served(answers: Answer[], options: ClientOptions = {}): Pr
   });
   const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   const client = new Client({ baseUrl: url, ...options, settings: { ...QUICK, ...options.settings } });
-  const connections = (): Promise<number> =>
-    new Promise((resolve, reject) => server.getConnections((error, count) => (error ? reject(error) : resolve(count))));
-  return { client, url, asked, connections };
+  return { client, url, asked, open: () => opened };
 }
 
 /** The connection is reset. */

@@ -57,7 +57,7 @@ async function read(
   count: number,
   options: Parameters<typeof served>[1] & { deltas?: boolean } = {},
 ) {
-  const { client, asked, connections } = await served(answers, options);
+  const { client, asked, open } = await served(answers, options);
   const items: Item[] = [];
   let error: unknown;
   try {
@@ -73,7 +73,7 @@ async function read(
     seqs: items.map((item) => item["seq"]),
     items,
     error,
-    connections,
+    open,
     after: asked.map(({ query }) => query.get("after")),
   };
 }
@@ -177,9 +177,9 @@ describe("events", () => {
     expect((await read([stream(text)], 1)).items).toEqual([envelope(1)]);
   });
 
-  test("that are left leave no connection behind", async () => {
-    const { connections } = await read([stream(frame(1))], 1);
-    await vi.waitFor(async () => expect(await connections()).toBe(0), { timeout: 10_000 });
+  test("that are left leave no stream open", async () => {
+    const { open } = await read([stream(frame(1))], 1);
+    await vi.waitFor(() => expect(open()).toBe(0), { timeout: 10_000 });
   });
 });
 
@@ -211,12 +211,12 @@ describe("a run", () => {
         await own(response, asked);
       }
     };
-    const { client, connections } = await served([answer]);
+    const { client, open } = await served([answer]);
     const result = await client.session("s").run("hello");
     expect(order).toEqual(["GET /v1/sessions/s", "GET /v1/sessions/s/events", "POST /v1/sessions/s/prompt"]);
     expect(result).toMatchObject({ finalResponse: "hi", from: 5, to: 7, message: { state: "queued" } });
     expect(result.events.map((event) => event.seq)).toEqual([5, 6, 7]);
-    await vi.waitFor(async () => expect(await connections()).toBeLessThanOrEqual(1), { timeout: 10_000 });
+    await vi.waitFor(() => expect(open()).toBe(0), { timeout: 10_000 });
   });
 
   test("that is only made asks for nothing, and has no result", async () => {
