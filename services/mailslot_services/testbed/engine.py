@@ -6,8 +6,7 @@
 
 Rule 1: what runs is what the services run: `create_app` and `serve_app`, `Worker`, `Continuation`. Only notices that
         Redis would carry between them are carried here.
-Rule 2: no setting is read from the environment: a test is the same on every machine.
-Rule 3: connections are cut before anything ends, so that nobody waits for a reader.
+Rule 2: what changes something is done on the loop, in one piece; the test waits for it.
 """
 
 from __future__ import annotations
@@ -20,15 +19,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
-
 from mailslot.testing import Agent as Wanted
 from mailslot.testing import Faults, Model, Rule
 from mailslot.testing.port import Clock, Envelope, Setup
 from mailslot_contracts.notation import render
 from mailslot_core.agent import Model as CoreModel
 from mailslot_core.errors import Misconfigured
-from mailslot_core.settings import IngestSettings, WorkerSettings
 from mailslot_core.task import end
 from mailslot_services.agent_worker.agents import Agent, Agents, limits_of
 from mailslot_services.agent_worker.hooks import AdmissionHook
@@ -39,19 +35,19 @@ from mailslot_services.agent_worker.transcript import extend
 from mailslot_services.agent_worker.worker import Worker
 from mailslot_services.goal_continuation.continuation import Continuation
 from mailslot_services.goal_continuation.metrics import GoalMetrics, Path
-from mailslot_services.ingest import create_app, serve_app
 from mailslot_services.testbed.clock import SteeredClock
+from mailslot_services.testbed.doors import Doors
 from mailslot_services.testbed.fault import EngineFaults
-from mailslot_services.testbed.listener import Listener
+from mailslot_services.testbed.settings import CrewSettings
 from mailslot_services.testbed.stage import Cues, Stage, StagedModel
 from mailslot_services.testbed.store import DoorLine, WatchedStore, WorkerLine, as_store
-from mailslot_services.testbed.switch import Exchange, Front, Switches
+from mailslot_services.testbed.switch import Switches
 
 DO_S: Final = 30.0
 """How long a test waits for what takes a moment, before it is told that the engine hangs."""
 
-POLL_MS: Final = 200
-"""How often a ledger is read that somebody watches, when no notice came."""
+CONCURRENCY: Final = 64
+"""Sessions that are worked on at once."""
 
 SWEEP_MS: Final = 100
 """How often the worker looks for what became due while time passes by itself."""
@@ -61,30 +57,6 @@ RECONCILE_S: Final = 0.2
 
 T = TypeVar("T")
 numbers = itertools.count(1)
-
-
-class _Given(BaseSettings):
-    """Settings that are what they are given, and nothing from the environment (rule 2)."""
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003 - pydantic's signature
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """See pydantic-settings."""
-        return (init_settings,)
-
-
-class DoorSettings(_Given, IngestSettings):
-    """Of the doors."""
-
-
-class CrewSettings(_Given, WorkerSettings):
-    """Of the worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +78,9 @@ class Engine:
         self._store = WatchedStore(
             self._clock, self._told, pending_max=setup.pending_max, crashes_max=setup.crashes_max
         )
-        self._line = DoorLine(self._store, self._clock, self._switches)
-        self._door_settings = DoorSettings(durability="memory", poll_ms=POLL_MS, intake=False)
+        self._doors = Doors(DoorLine(self._store, self._clock, self._switches), self._clock, self._switches)
         self._crew_settings = CrewSettings(
-            durability="memory", lease_ms=setup.lease_ms, sweep_ms=SWEEP_MS, drain_ms=0, concurrency=64
+            durability="memory", lease_ms=setup.lease_ms, sweep_ms=SWEEP_MS, drain_ms=0, concurrency=CONCURRENCY
         )
         self._stage = Stage(self._soon)
         self._cues: dict[str, Cues] = {}
@@ -124,7 +95,6 @@ class Engine:
             kill=lambda: self._do(self._kill()),
             hire=lambda: self._do(self._hire()),
         )
-        self._streams: set[Exchange] = set()
         self._moved: dict[str, asyncio.Event] = {}
         self._errands: set[asyncio.Task[object]] = set()
         self._crew: Crew | None = None
@@ -245,13 +215,13 @@ class Engine:
     async def _live(self) -> None:
         try:
             await self._agents.prepare()
-            await self._open(0)
+            self._url = await self._doors.open()
             await self._hire()
             self._run_errand(self._reconcile())
             self._ready.set()
             await self._over.wait()
         finally:
-            await self._shut()
+            await self._doors.shut()
             await self._kill()
             await end(*self._errands)
             await self._agents.close()
@@ -261,48 +231,19 @@ class Engine:
             await self._continuation.reconcile()
             await self._clock.sleep(RECONCILE_S)
 
-    # -- doors --------------------------------------------------------------------------------------------------
-
-    async def _open(self, port: int) -> None:
-        self._listener = listener = Listener(port)
-        app = create_app(as_store(self._line), self._door_settings, clock=self._clock)
-        self._stop = stop = asyncio.Event()
-        app.add_middleware(Front, switches=self._switches, listener=listener, streams=self._streams, stop=stop)
-        started: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._serving = asyncio.create_task(serve_app(app, listener, stop, started.set_result))
-        both: set[asyncio.Future[Any]] = {started, self._serving}
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if self._serving.done():
-            self._serving.result()
-        self._url = started.result().rstrip("/")
-
-    async def _shut(self) -> None:
-        if not hasattr(self, "_serving"):
-            return
-        self._stop.set()
-        self._listener.cut_all()
-        try:
-            await self._serving
-        finally:
-            self._listener.close()
+    # -- worker and doors ------------------------------------------------------------------------------------
 
     async def _restart(self) -> None:
-        port = self._listener.port
-        await self._shut()
+        await self._doors.shut()
         if self._crew is not None:
             self._crew.stop.set()
             await self._crew.task
             self._crew = None
-        await self._open(port)
+        await self._doors.open()
         await self._hire()
 
     async def _cut_streams(self) -> int:
-        open_now = list(self._streams)
-        for exchange in open_now:
-            exchange.cut()
-        return len(open_now)
-
-    # -- worker -------------------------------------------------------------------------------------------------
+        return self._doors.cut_streams()
 
     async def _hire(self) -> None:
         """A worker is there, and has looked for what a dead one left."""

@@ -137,8 +137,9 @@ class Exchange:
     async def over(self) -> None:
         """The application has answered. A server that is given no answer would make one up, so it is let know of the
         cut first."""
-        while self._cut and (await self._receive())["type"] != "http.disconnect":
-            pass
+        while self._cut and self._scope["type"] == "http":
+            if (await self._receive())["type"] == "http.disconnect":
+                return
 
     async def _begin(self, message: Message) -> None:
         switches = self._switches
