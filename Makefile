@@ -20,12 +20,13 @@ comma := ,
 SETUP := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 DEMO := $(VENV)/.installed-weights
 PROVIDER := $(NODE)/.installed
+TYPESCRIPT := sdk/typescript/node_modules/.installed
 
 # Further words for the command that is run: make test ARGS="-k idle", make up ARGS="--port 9090".
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo setup-test up demo test unit conformance e2e simulation chaos chaos-long bench check format schemas clean
+.PHONY: help setup setup-demo setup-test up demo test unit conformance e2e simulation chaos chaos-long bench typescript check format schemas clean
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -64,6 +65,10 @@ chaos-long: setup-test ## the same for minutes at random, and a stream that is q
 bench: setup-test ## measure; results go to bench-results/
 	$(BIN)/python -m tests.bench $(ARGS)
 
+typescript: $(TYPESCRIPT) ## build the TypeScript SDK and run its tests
+	cd sdk/typescript && PATH="$(abspath $(BIN)):$$PATH" npm run --silent build
+	$(BIN)/pytest tests/integration/test_typescript.py $(ARGS)
+
 check: $(SETUP) ## lint, format, types, layers, freshness of generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -81,9 +86,10 @@ schemas: $(SETUP) ## write the generated files anew
 	$(BIN)/python -m mailslot_services.generate
 
 clean: ## remove what the commands above made, but not the state of `mailslot up`
+	rm -rf sdk/typescript/node_modules sdk/typescript/dist
 	rm -rf $(VENV) .venv-* .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
 
-setup-test: $(SETUP) $(DEMO) $(PROVIDER) ## make everything that the tests need
+setup-test: $(SETUP) $(DEMO) $(PROVIDER) $(TYPESCRIPT) ## make everything that the tests need
 	@for program in redis-server redis-cli curl; do command -v $$program >/dev/null || exec $(MAKE) --no-print-directory programs; done
 
 # --- what is made ----------------------------------------------------------------------------------------------------
@@ -108,6 +114,11 @@ $(PROVIDER): Makefile $(SETUP)
 		$(BIN)/pip install --quiet --disable-pip-version-check '$(NODEJS)'
 	@mkdir -p $(NODE)
 	PATH="$(abspath $(BIN)):$$PATH" npm install --silent --no-audit --no-fund --no-save --prefix $(NODE) $(NPM_PACKAGES)
+	@touch $@
+
+# After the provider, which sees to it that there is a node. There is no lock file: the versions are pinned by name.
+$(TYPESCRIPT): sdk/typescript/package.json $(PROVIDER)
+	cd sdk/typescript && PATH="$(abspath $(BIN)):$$PATH" npm install --silent --no-audit --no-fund --no-package-lock
 	@touch $@
 
 .PHONY: programs

@@ -4,7 +4,8 @@
            └─> node: vitest (live) ──> the product in this process, directly and over a proxy that cuts
                                   └──> the rig: opens and closes the model's gate, counts the cuts
 
-Rule 1: `make setup-test` installs its tools into `sdk/typescript/node_modules`. Without them these tests fail and say so.
+Rule 1: `make setup-test` installs its tools into `sdk/typescript/node_modules`. Without them these tests fail and
+        say so.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def tool(*words: str) -> list[str]:
 
 
 def search_path() -> str:
-    """Where programs are looked for: on PATH, then among those of this Python."""
-    return os.pathsep.join((os.environ.get("PATH", ""), str(Path(sys.executable).parent)))
+    """Where programs are looked for: among those of this Python, where `make` puts a node if PATH has no good one."""
+    return os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -113,7 +114,7 @@ def rig(commands: Mapping[str, Callable[[], object]]) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, *args: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
