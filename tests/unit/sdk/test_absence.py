@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,9 +81,19 @@ def test_an_event_has_exactly_these_fields_and_a_delta_has_no_seq() -> None:
     assert fields(Delta) == ["turn", "step", "text"]
 
 
-def test_values_cannot_be_changed() -> None:
-    for value in (Receipt, RunResult, MessageRecord, QueuedMessage, Event, Delta, Level, DeadLetter, Closing, Erasure):
-        assert value.__dataclass_params__.frozen, value  # type: ignore[union-attr]
+VALUES = [value for name in mailslot.__all__ if dataclasses.is_dataclass(value := getattr(mailslot, name))]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=[value.__name__ for value in VALUES])
+def test_a_value_cannot_be_changed_and_holds_nothing_else(value: Any) -> None:
+    assert value.__dataclass_params__.frozen
+    assert "__slots__" in vars(value)
+
+
+def test_the_values_are_these_and_the_package_says_that_it_is_typed() -> None:
+    given = {Receipt, RunResult, MessageRecord, QueuedMessage, Event, Delta, Level, DeadLetter, Closing, Erasure}
+    assert given <= set(VALUES)
+    assert (SOURCE / "py.typed").is_file()
 
 
 def test_a_session_can_do_exactly_this() -> None:
@@ -126,10 +137,17 @@ def test_nothing_is_called_finished() -> None:
         assert not re.search(r"session\.finished|\.finished\b|on_result|wait_for_answer", path.read_text("utf-8")), path
 
 
-TWINS = [(Client, AsyncClient), (Session, AsyncSession), (SessionGoal, AsyncSessionGoal), (Run, AsyncRun)]
-TWINS += [(Exclusive, AsyncExclusive)]
+TWINS = [
+    *((Client, AsyncClient), (Session, AsyncSession), (SessionGoal, AsyncSessionGoal)),
+    *((Run, AsyncRun), (Exclusive, AsyncExclusive)),
+]
 AWAITED = {"close": "aclose"}
 """What frees a connection has the name that `contextlib.aclosing` knows; closing a session is another thing."""
+
+
+def test_every_asynchronous_class_is_a_twin() -> None:
+    assert {awaited.__name__ for _, awaited in TWINS} == {name for name in mailslot.__all__ if name.startswith("Async")}
+    assert all(awaited.__name__ == f"Async{blocking.__name__}" for blocking, awaited in TWINS)
 
 
 @pytest.mark.parametrize(("blocking", "awaited"), TWINS, ids=[one.__name__ for one, _ in TWINS])
