@@ -23,10 +23,11 @@ from faststream import FastStream, Path
 from faststream.redis import RedisBroker, RedisMessage
 
 SESSION = "faststream"
+STORE = os.environ.get("MAILSLOT_REDIS_URL", "redis://127.0.0.1:6379/0")
 VERSION = b"\x01"
 """What travels inside Redis is one version byte and msgpack (see the AsyncAPI document, `/asyncapi`)."""
 
-broker = RedisBroker(os.environ.get("MAILSLOT_REDIS_URL", "redis://127.0.0.1:6379/0"), logger=logging.getLogger(__name__))
+broker = RedisBroker(STORE, logger=logging.getLogger(__name__))
 app = FastStream(broker, logger=None)
 
 
