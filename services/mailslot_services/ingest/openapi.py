@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from mailslot_contracts import CODES, ID_BYTES_MAX, PROBLEM_MEDIA_TYPE, Code, Problem
 from mailslot_contracts.protocol import SSE_DELTA, SSE_EVENT, SSE_GAP, SSE_STATUS
+from mailslot_services.ingest.caller import GUARDED
 from mailslot_services.ingest.route import JSON, Operation, Parameter, Reply, Resource
 
 Mode = Literal["validation", "serialization"]
@@ -31,6 +32,17 @@ DESCRIPTION = (
 LICENSE = {"name": "Apache 2.0", "identifier": "Apache-2.0"}
 SERVER = {"url": "/", "description": "where this document is served from"}
 """The document knows no address (rule 2); a client that was made from the file says its own."""
+
+BEARER = "bearer"
+SECURITY_SCHEMES = {
+    BEARER: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "the server's `token` (MAILSLOT_TOKEN); one that has none lets everybody in",
+    }
+}
+SECURITY: Sequence[Mapping[str, Sequence[str]]] = ({BEARER: ()}, {})
+"""Whether a token is needed is the server's setting, which the document does not know (rule 2)."""
 
 REF = "#/components/schemas/{model}"
 MEDIA: dict[str, Any] = {
@@ -85,8 +97,9 @@ def document(resources: Sequence[Resource]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": TITLE, "version": API_VERSION, "description": DESCRIPTION, "license": LICENSE},
         "servers": [SERVER],
+        "security": [{name: list(scopes) for name, scopes in each.items()} for each in SECURITY],
         "paths": paths,
-        "components": {"schemas": dict(sorted(definitions.items()))},
+        "components": {"schemas": dict(sorted(definitions.items())), "securitySchemes": SECURITY_SCHEMES},
     }
 
 
@@ -139,6 +152,7 @@ def _path_parameter(name: str) -> dict[str, Any]:
 
 
 def _operation(resource: Resource, operation: Operation, found: dict[Key, Any]) -> dict[str, Any]:
+    guarded = resource.path.startswith(GUARDED)
     wire: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
@@ -146,9 +160,11 @@ def _operation(resource: Resource, operation: Operation, found: dict[Key, Any]) 
         "tags": [_tag(resource.path)],
         "responses": {
             **{str(status): _reply(operation.name, reply, found) for status, reply in operation.replies.items()},
-            **_problems(operation.codes, found),
+            **_problems((*operation.codes, Code.UNAUTHORIZED) if guarded else operation.codes, found),
         },
     }
+    if not guarded:
+        wire["security"] = []
     if operation.parameters:
         wire["parameters"] = [_parameter(parameter) for parameter in operation.parameters]
     if operation.body is not None:
