@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Scope
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 import mailslot.errors as sdk
-from mailslot.rpc.connection import Connection, LineLost, Notice
+from mailslot.rpc.connection import Connection, Limits, LineLost, Notice
 from mailslot.rpc.frame import INVALID_REQUEST, Failure, Invalid
 from mailslot.rpc.method import RestCall
 from mailslot.step import Response
@@ -34,6 +34,9 @@ from mailslot_services.ingest.fanout import Ended, Frame
 from mailslot_services.ingest.problem import INTERNAL_DETAIL, problem_of
 
 PATH: Final = "/v1/rpc"
+
+LIMITS: Final = Limits()
+"""Of one connection."""
 
 NORMAL: Final = 1000
 TRY_AGAIN_LATER: Final = 1013
@@ -57,7 +60,7 @@ class Rpc:
     async def __call__(self, websocket: WebSocket) -> None:
         """Serve one client."""
         await websocket.accept()
-        connection = Connection(Socket(websocket), self._carrier, server=version("mailslot"))
+        connection = Connection(Socket(websocket), self._carrier, server=version("mailslot"), limits=LIMITS)
         self._door.metrics.rpc_connections.inc()
         try:
             await connection.serve()

@@ -193,6 +193,10 @@ def encode(value: object) -> bytes:
     """One line of JSON: line ends inside text are escaped, U+2028 is left as it is. A lone surrogate, which only an
     id can bring here, is escaped too."""
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        return _ENCODER.encode(value).encode()
     except UnicodeEncodeError:
         return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+"""One for all: making one costs more than most frames do."""
