@@ -52,7 +52,8 @@ class Moods:
 class Product:
     """Where it is, and what is in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, origins: str = "") -> None:
+        self.origins = origins
         self.store = MemoryStore()
         self.gates = Gates()
         self.url = ""
@@ -86,7 +87,9 @@ class Product:
             self.url = url.rstrip("/")
             self._ready.set()
 
-        settings = IngestSettings(durability="memory", port=0, poll_ms=50, sse_heartbeat_ms=200, intake=False)
+        settings = IngestSettings(
+            durability="memory", port=0, poll_ms=50, sse_heartbeat_ms=200, intake=False, origins=self.origins
+        )
         with bound("127.0.0.1", 0) as listener:
             assert url_of(listener)
             async with crew(self.store, agent(Moods(self.gates)), concurrency=64, lease_ms=3_000):
