@@ -17,7 +17,7 @@ import pytest
 
 from mailslot_contracts.events import Envelope
 from mailslot_contracts.results import RunResult as PromisedResult
-from tests.unit.sdk.driving import frames, level_frame
+from tests.unit.sdk.driving import frames, level_frame, level_json
 from tests.unit.sdk.product import Product
 from tests.unit.sdk.served import Reply, Rude, problem, said, served, stream
 from tests.waiting import wait_until
@@ -90,8 +90,7 @@ def kinds(product: Product, session_id: str) -> Sequence[str]:
 
 def standing(session_id: str, cursor: int) -> Reply:
     """What a server answers that is asked how an idle session stands."""
-    level = {"sessionId": session_id, "status": "idle", "reasons": [], "cursor": cursor}
-    return said(level | {"pending": 0, "held": 0, "usage": {}, "conservation": 0})
+    return said(level_json(session_id, cursor))
 
 
 # -- run ----------------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def _shown(options: argparse.Namespace, goal: Goal) -> int:
 
 
 def _words(budgets: Budgets) -> str | None:
-    return ", ".join(f"{name} {value:g}" for name, value in budgets.wire().items()) or None
+    return ", ".join(f"{name} {value}" for name, value in budgets.wire().items()) or None
 
 
 # -- set, get, edit -----------------------------------------------------------------------------------------------

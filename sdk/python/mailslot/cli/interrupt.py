@@ -12,18 +12,19 @@ Rule 1: the server decides between the rows: a withdrawal that is refused tells 
         message's record names it. So neither somebody else's turn nor a later one is ever hit.
 Rule 2: the run goes on meanwhile, through the idle of the whole agent. How it ended is reported as ever.
 Rule 3: the second Ctrl-C, and SIGTERM at any time, leave at once. The agent goes on.
-Rule 4: a signal handler does nothing but say that it was called, or leave: everything else is the work of a thread.
+Rule 4: signals are read by a thread. The main thread may be blocked in reading a stream, where Python would get to a
+        handler only when the next bytes come; and a person who presses Ctrl-C twice is not to wait for bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import queue
+import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
-from typing import Final
+from typing import Final, NoReturn
 
 from mailslot.cli.exits import Exit
 from mailslot.errors import MailslotError, Refused
@@ -35,63 +36,92 @@ from mailslot.transport import Transport
 LAST_WORD_S_MAX: Final = 5.0
 """Seconds that a run which is over waits for what a Ctrl-C came to."""
 
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
 TOO_LATE: Final = frozenset({"already-claimed", "already-settled"})
 """The refusals that say that the message is not queued any more."""
 
 
 class Interrupt:
-    """What Ctrl-C does to one run. `stop` stops what was begun, and says in words what came of that."""
+    """What Ctrl-C does to one run.
 
-    def __init__(self, stop: Callable[[], str], say: Callable[[str], None]) -> None:
+    `stop` stops what was begun, and says in words what came of that; `say` writes a sentence; `bye` writes the last one
+    of a run that is left.
+    """
+
+    def __init__(self, stop: Callable[[], str], say: Callable[[str], None], bye: Callable[[], None]) -> None:
         self._stop = stop
         self._say = say
-        self._pulls: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._sent = threading.Event()
-        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._bye = bye
+        self._kept = threading.Event()
+        self._stopping: threading.Thread | None = None
         self.begun = False
         """Whether the task is sent, or about to be."""
-        self.pulled = False
-        """Whether it was interrupted once."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether the message's receipt is there."""
+        return self._kept.is_set()
 
     def sent(self) -> None:
         """The message is kept: there is something to stop."""
-        self._sent.set()
+        self._kept.set()
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Signals come here while the block is open. One that the caller's caller ignores stays ignored."""
+        """Signals come here while the block is open. One that was ignored before stays ignored."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        self._thread.start()
-        handlers = {signal.SIGINT: self._interrupted, signal.SIGTERM: self._terminated}
-        heeded = [number for number in handlers if signal.getsignal(number) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, handlers[number]) for number in heeded}
+        reader, writer = socket.socketpair()
+        writer.setblocking(False)
+        threading.Thread(target=self._listen, args=(reader,), daemon=True).start()
+        wakeup_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, _noted) for number in heeded}
         try:
             yield
-            if self.pulled:
-                self._thread.join(LAST_WORD_S_MAX)
+            if self._stopping is not None:
+                self._stopping.join(LAST_WORD_S_MAX)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            signal.set_wakeup_fd(wakeup_fd)
+            writer.close()
 
-    def _interrupted(self, _number: int, _frame: FrameType | None) -> None:
-        if self.pulled or not self.begun:
-            raise KeyboardInterrupt
-        self.pulled = True
-        self._pulls.put(None)
+    def _listen(self, reader: socket.socket) -> None:
+        with reader:
+            while numbers := reader.recv(64):
+                for number in numbers:
+                    self._signalled(number)
 
-    def _terminated(self, _number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(Exit.TERMINATED)
+    def _signalled(self, number: int) -> None:
+        if number == signal.SIGTERM:
+            self._leave(Exit.TERMINATED)
+        if number == signal.SIGINT:
+            if self._stopping is not None or not self.begun:
+                self._leave(Exit.INTERRUPTED)
+            self._stopping = threading.Thread(target=self._work, daemon=True)
+            self._stopping.start()
+
+    def _leave(self, code: Exit) -> NoReturn:
+        """Nothing is left to be done: what was printed is written, and the server sees that the connections end."""
+        try:
+            self._bye()
+        finally:
+            os._exit(code)
 
     def _work(self) -> None:
-        self._pulls.get()
         self._say("stopping, and waiting until the agent is idle; Ctrl-C again leaves it at work")
-        self._sent.wait()
+        self._kept.wait()
         try:
             self._say(self._stop())
         except MailslotError as error:
             self._say(f"it could not be stopped: {error}")
+
+
+def _noted(_number: int, _frame: object) -> None:
+    """Python wants a handler to call; the signal's number is in the socket by now."""
 
 
 def stopped(way: Transport, address: Address, message_id: str) -> str:

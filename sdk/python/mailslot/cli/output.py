@@ -74,7 +74,9 @@ def aligned(rows: Sequence[Sequence[str]], columns_max: int) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*(row[:-1] for row in rows), strict=True)]
     left = max(LAST_COLUMN_CHARACTERS_MIN, columns_max - sum(widths) - len(GAP) * len(widths))
     return [
-        GAP.join([*(f"{text:<{width}}" for text, width in zip(row, widths, strict=False)), one_line(row[-1], left)])
+        GAP.join(
+            [*(f"{text:<{width}}" for text, width in zip(row, widths, strict=False)), one_line(row[-1], left)]
+        ).rstrip()
         for row in rows
     ]
 

@@ -57,19 +57,23 @@ def _act(made: Parser, options: argparse.Namespace) -> int:
     address = Address(options.session or new_id(), options.agent)
     with contextlib.closing(transport(made, options)) as way, StatusLine() as line:
         handbrake = Interrupt(
-            lambda: _stopped(made, options, address, message), lambda text: line.say(f"mailslot run: {text}")
+            stop=lambda: _stopped(made, options, address, message),
+            say=lambda text: _remark(line, text),
+            bye=lambda: line.leave(f"mailslot run: {_left(address, message, handbrake)}"),
         )
-        try:
-            with handbrake.heard():
-                result = _run(way, address, message, options, line, handbrake)
-        except (KeyboardInterrupt, SystemExit):
-            line.say(f"mailslot run: {_left(address, message, begun=handbrake.begun)}")
-            raise
+        with handbrake.heard():
+            result = _run(way, address, message, options, line, handbrake)
     if options.json:
         put_json(result.wire())
     elif result.final_response:
         put(result.final_response)
     return _report(result)
+
+
+def _remark(line: StatusLine, text: str) -> None:
+    """What is said beside the run; that nobody reads it keeps nothing from being stopped."""
+    with contextlib.suppress(OSError):
+        line.say(f"mailslot run: {text}")
 
 
 def _stopped(made: Parser, options: argparse.Namespace, address: Address, message: Draft) -> str:
@@ -78,9 +82,11 @@ def _stopped(made: Parser, options: argparse.Namespace, address: Address, messag
         return stopped(way, Address(address.session_id), message.message_id)
 
 
-def _left(address: Address, message: Draft, *, begun: bool) -> str:
-    if not begun:
+def _left(address: Address, message: Draft, handbrake: Interrupt) -> str:
+    if not handbrake.begun:
         return "left before the task was sent"
+    if not handbrake.kept:
+        return f"left; message {message.message_id} may be kept in session {address.session_id}, or not"
     return f"left; the agent goes on with message {message.message_id} in session {address.session_id}"
 
 

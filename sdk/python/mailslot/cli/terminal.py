@@ -115,6 +115,15 @@ class StatusLine:
             say(text)
         self._draw()
 
+    def leave(self, text: str) -> None:
+        """Write the last sentence, even while somebody else is stuck in writing."""
+        drawing = self._drawing.acquire(timeout=TICK_S)
+        self._clear()
+        say(text)
+        self._over.set()
+        if drawing:
+            self._drawing.release()
+
     def __enter__(self) -> Self:
         if self._shown:
             self._clock.start()
