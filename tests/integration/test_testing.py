@@ -20,6 +20,8 @@ from typing import Any, Final
 
 import httpx2
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 from mailslot import Budgets, Client, Delta, OutcomeUnknown, Refused, Settings, TransportLost
 from mailslot.hooks import Batch, Rejection
@@ -152,6 +154,12 @@ def test_nothing_of_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> 
         assert server.client().session("s").prompt("hello").durability == "memory"
 
 
+def test_a_server_with_a_token_takes_its_own_clients_and_no_other() -> None:
+    with served(token="s3cret") as server:
+        assert server.client().session("s").run("hello").final_response == "hello"
+        assert post(server, "s", "hello").status_code == 401
+
+
 def test_a_server_that_does_not_run_says_so(server: Server) -> None:
     with pytest.raises(RuntimeError, match="use it in a `with`"):
         Server().url  # noqa: B018 - the property raises
@@ -276,17 +284,28 @@ def test_a_model_waits_at_a_gate_of_its_script_and_what_it_said_is_there(server:
         assert run.result.final_response == "half an answer"
 
 
-def test_a_model_that_hangs_or_is_held_can_be_cancelled_at_once(server: Server, client: Client) -> None:
-    session = client.session("s")
-    server.answers(hang(), when="hang")
-    session.prompt("hang", message_id="A")
-    wait_turn_open(session)
-    assert session.cancel(wait=5).outcome == "settled"
-    with server.model.held():
-        session.prompt("B", message_id="B")
-        server.model.wait_held()
+def test_a_model_that_hangs_or_is_held_can_be_cancelled_at_once() -> None:
+    with served(lease_ms=600_000) as server:  # so that word of a cancel is what the worker hears first
+        session = server.client().session("s")
+        server.answers(hang(), when="hang")
+        session.prompt("hang", message_id="A")
+        wait_turn_open(session)
         assert session.cancel(wait=5).outcome == "settled"
-    assert server.history(session).count("(aborted user) I") == 2
+        with server.model.held():
+            session.prompt("B", message_id="B")
+            server.model.wait_held()
+            assert session.cancel(wait=5).outcome == "settled"
+        assert server.history(session).count("(aborted user) I") == 2
+
+
+def test_a_cancel_whose_word_is_lost_is_found_with_the_next_renewal() -> None:
+    with served(lease_ms=2_000) as server, server.faults.lose_notices() as fault, server.model.held():
+        session = server.client().session("s")
+        session.prompt("A")
+        server.model.wait_held()
+        struck = fault.struck
+        assert session.cancel(wait=10).outcome == "settled"
+        assert fault.struck > struck
 
 
 def test_a_failure_has_its_code_and_is_retried_as_it_says(server: Server, client: Client) -> None:
@@ -337,6 +356,7 @@ def test_an_assertion_reads_lane_wake_and_due_from_the_ledger(server: Server, cl
 def test_a_failure_shows_the_ledger_as_people_read_it(server: Server, client: Client) -> None:
     session = client.session("s")
     session.prompt("hello", message_id="A")
+    wait_idle(session)
     session.prompt("a text that is longer than what is shown of it")
     wait_idle(session)
     with pytest.raises(AssertionError) as failure:
@@ -513,6 +533,17 @@ async def test_streams_that_are_open_are_cut_now_and_resume(server: Server) -> N
                 assert server.faults.cut_streams_now() == 1
                 await session.prompt("B", message_id="B")
         assert seen == list(range(1, seen[-1] + 1))
+
+
+def test_a_websocket_is_cut_like_a_stream(server: Server) -> None:
+    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
+    with connect(f"{server.url.replace('http', 'ws')}/v1/rpc", proxy=None) as line:
+        line.send(json.dumps(hello))
+        assert json.loads(line.recv(timeout=10))["id"] == 1
+        assert server.faults.cut_streams_now() == 1
+        with pytest.raises(ConnectionClosed):
+            line.recv(timeout=10)
+    assert server.faults.cut_streams_now() == 0
 
 
 def test_a_worker_is_killed_in_the_middle_of_a_turn_and_another_goes_on(server: Server, client: Client) -> None:

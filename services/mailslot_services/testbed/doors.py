@@ -24,9 +24,9 @@ POLL_MS: Final = 200
 class Doors:
     """Used on the engine's loop."""
 
-    def __init__(self, line: DoorLine, clock: Clock, switches: Switches) -> None:
+    def __init__(self, line: DoorLine, clock: Clock, switches: Switches, token: str) -> None:
         self._line, self._clock, self._switches = line, clock, switches
-        self._settings = DoorSettings(durability="memory", poll_ms=POLL_MS, intake=False)
+        self._settings = DoorSettings(durability="memory", poll_ms=POLL_MS, intake=False, token=token)
         self._streams: set[Exchange] = set()
         self._stop = asyncio.Event()
         self._port = 0

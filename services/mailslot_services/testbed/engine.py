@@ -78,7 +78,8 @@ class Engine:
         self._store = WatchedStore(
             self._clock, self._told, pending_max=setup.pending_max, crashes_max=setup.crashes_max
         )
-        self._doors = Doors(DoorLine(self._store, self._clock, self._switches), self._clock, self._switches)
+        line = DoorLine(self._store, self._clock, self._switches)
+        self._doors = Doors(line, self._clock, self._switches, setup.token)
         self._crew_settings = CrewSettings(
             durability="memory", lease_ms=setup.lease_ms, sweep_ms=SWEEP_MS, drain_ms=0, concurrency=CONCURRENCY
         )

@@ -123,6 +123,7 @@ class Exchange:
         """Cut its connection; what the application still says is not sent."""
         if not self._cut:
             self._cut = True
+            self._front.streams.discard(self)
             self._front.cut(self._scope)
 
     async def send(self, message: Message) -> None:

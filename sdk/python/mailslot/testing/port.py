@@ -44,6 +44,8 @@ class Setup:
     """Crashes of one turn before it is given up."""
     lease_ms: int
     """How long a worker that says nothing keeps a session."""
+    token: str
+    """What callers must show; empty: nothing."""
 
 
 # -- the model ----------------------------------------------------------------------------------------------
@@ -120,7 +122,7 @@ class Faults(Protocol):
     """What can go wrong on purpose. Each is on while its block is open; with a `count`, so many times at most."""
 
     def lose_receipts(self, count: int | None = None) -> AbstractContextManager[Fault]:
-        """Prompts are kept, and the connection is cut before their receipt is sent."""
+        """Prompts over HTTP are kept, and the connection is cut before their receipt is sent."""
         ...
 
     def refuse_store(self, count: int | None = None) -> AbstractContextManager[Fault]:

@@ -78,11 +78,14 @@ class Server:
         pending_max: int = PENDING_MAX,
         crashes_max: int = CRASHES_MAX,
         lease_ms: int = LEASE_MS,
+        token: str = "",
     ) -> None:
         """`script`, `tools` and `hooks` are those of the agent `default`. `agents` are further ones by name, or the
-        path of an agents.toml, which then has them all."""
+        path of an agents.toml, which then has them all. With a `token`, the doors want it of every caller; clients
+        that the server makes have it."""
         named = _agents(agents, Agent(tuple(script), tuple(tools), tuple(hooks)))
-        self._engine = engine()(Setup(named, pending_max, crashes_max, lease_ms))
+        self._engine = engine()(Setup(named, pending_max, crashes_max, lease_ms, token))
+        self._token = token or None
         self._url = ""
         self._clients: list[Client] = []
 
@@ -131,13 +134,13 @@ class Server:
 
     def client(self, *, settings: Settings = QUICK) -> Client:
         """A client of it. The server closes it at its end, if nobody did."""
-        client = Client(self.url, settings=settings)
+        client = Client(self.url, self._token, settings=settings)
         self._clients.append(client)
         return client
 
     def async_client(self, *, settings: Settings = QUICK) -> AsyncClient:
         """A client of it, to be used in an `async with`."""
-        return AsyncClient(self.url, settings=settings)
+        return AsyncClient(self.url, self._token, settings=settings)
 
     # -- what happens -------------------------------------------------------------------------------------------
 
