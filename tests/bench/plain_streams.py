@@ -25,20 +25,18 @@ from starlette.routing import Route
 from mailslot_contracts import encode_json
 from mailslot_contracts.channels import EVENT_CHANNEL_PATTERN
 from mailslot_contracts.codec import unframe
-from mailslot_services.ingest import bound, serve_app
+from mailslot_core.memory import MemoryStore
+from mailslot_core.settings import IngestSettings
+from mailslot_services.ingest import bound, create_app, serve_app
 
 MODULE: Final = "tests.bench.plain_streams"
 
 
 class Hub:
-    """Who listens to what. `fanout` and `close` are what `serve_app` asks for at its end."""
+    """Who listens to what."""
 
     def __init__(self) -> None:
         self.queues: dict[str, set[asyncio.Queue[bytes]]] = {}
-        self.fanout = self
-
-    async def close(self) -> None:
-        """The process ends; so do its streams."""
 
     def push(self, data: bytes) -> None:
         """One event for all who listen to its session, encoded once."""
@@ -85,7 +83,8 @@ def application(url: str) -> Starlette:
             reading.cancel()
 
     app = Starlette(routes=[Route("/v1/sessions/{session_id}/events", events)], lifespan=life)
-    app.state.door = hub
+    # What serves it asks an ingest's door for its settings, and tells it the end.
+    app.state.door = create_app(MemoryStore(), IngestSettings(durability="memory")).state.door
     return app
 
 
