@@ -206,19 +206,19 @@ async def answer_of(url: str, session: str, newest: int) -> bytes:
     [(by_hand, True), (by_sdk, True), (by_sdk, False)],
     ids=["bare", "sdk", "sdk-no-notice"],
 )
-async def test_fifty_clients_that_are_cut_while_events_pour_in_see_each_of_them_once(
+async def test_clients_that_are_cut_while_events_pour_in_see_each_of_them_once(
     calm: Stand, figure: Figure, rng: random.Random, reading: Reading, heard: bool
 ) -> None:
     """T15 (upstash/realtime#23): a storm on a hot session and many quiet ones, with every notice and with none."""
     group = f"T15-pour-{reading.__name__}-{heard}"
-    plan = Plan(clients=50, per_s=500, seconds=3.0) if heard else Plan(clients=50, per_s=250, seconds=1.5)
+    plan = Plan(clients=50, per_s=500, seconds=3.0) if heard else Plan(clients=20, per_s=100, seconds=1.5)
     settings = StoreSettings(redis_url=calm.store.url, durability="memory")
     async with contextlib.AsyncExitStack() as stack:
         ingest = calm.services[0] if heard else await stack.enter_async_context(deaf_ingest(calm))
         store = await stack.enter_async_context(RedisStore.connect(settings))
         found = await storm.storm(store, port_of(ingest.url), plan, reading, rng, group)
     figure.fault(round(found["cuts_per_s"] * plan.seconds))
-    assert found["cuts_per_s"] * plan.seconds > plan.clients / 2, "they were cut again and again"
+    assert found["cuts_per_s"] * plan.seconds >= plan.clients / 2, "they were cut again and again"
     hold_trial(calm, History(), figure, sessions=group, at_rest=False)
 
 
@@ -295,7 +295,8 @@ async def test_a_client_that_takes_its_time_is_closed_and_still_given_everything
         stream = sdk.session(session).events()
         events = [await anext(stream)]
         newest = await said(calm, history, session, ["x" * 200_000] * 50)
-        await wait_until(lambda: overflows(ingest.url), PATIENCE_S, "the stream to fall behind")
+        read = "mailslot_ingest_events_read_total"
+        await wait_until(lambda: sample(ingest.url, read, newest - 2), PATIENCE_S, "ingest to have read all of it")
         figure.fault()
         async with asyncio.timeout(PATIENCE_S):
             async for event in stream:
@@ -303,17 +304,19 @@ async def test_a_client_that_takes_its_time_is_closed_and_still_given_everything
                 if event.seq == newest:
                     break
         await stream.aclose()
+        ended = 'mailslot_ingest_streams_ended_total{why="overflow"}'
+        assert await sample(ingest.url, ended, 1), "it was closed in between"
     faithful(calm, session, events)
     assert events[-1].seq == newest
     hold_trial(calm, history, figure, sessions=session, at_rest=False)
 
 
-async def overflows(url: str) -> float:
-    """How many streams this ingest has ended because they fell behind."""
+async def sample(url: str, name: str, least: int) -> bool:
+    """Whether a sample of this ingest has come to so much."""
     async with httpx2.AsyncClient(trust_env=False) as client:
         text = (await client.get(f"{url}/metrics")).text
-    found = re.search(r'^mailslot_ingest_\S+\{\S*="overflow"\} (\S+)$', text, re.MULTILINE)
-    return float(found[1]) if found else 0.0
+    found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+    return found is not None and float(found[1]) >= least
 
 
 async def test_words_of_strangers_on_a_topic_do_not_end_the_listening(calm: Stand, figure: Figure) -> None:
