@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import re
+import subprocess
 import sys
+import time
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -13,8 +16,10 @@ import pytest
 
 from mailslot import (
     BadAnswer,
+    Budgets,
     CursorExpired,
     Event,
+    Goal,
     MessageRecord,
     OutcomeUnknown,
     Refused,
@@ -23,7 +28,7 @@ from mailslot import (
     TransportLost,
     cli,
 )
-from mailslot.cli import catalog, exits, line, service, terminal
+from mailslot.cli import catalog, exits, line, moment, options, output, service, terminal
 from mailslot.cli.exits import Exit
 
 Capture = pytest.CaptureFixture[str]
@@ -197,6 +202,69 @@ def test_a_server_that_is_not_there_is_one_sentence_that_says_what_to_do(capsys:
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (["rnu"], "did you mean mailslot run?"),
+        (["statsu"], "did you mean mailslot status?"),
+        (["docter"], "did you mean mailslot doctor?"),
+        (["stop"], "here it is called mailslot cancel"),
+        (["logs"], "here it is called mailslot tail -f"),
+        (["fly"], "see mailslot --help"),
+        (["run", "x", "--sesion", "s"], "did you mean --session?"),
+        (["goal", "pasue", "s"], "did you mean pause?"),
+    ],
+)
+def test_a_misspelt_word_suggests_the_right_one(argv: list[str], hint: str, capsys: Capture) -> None:
+    assert cli.main(argv) == Exit.USAGE
+    assert hint in capsys.readouterr().err
+
+
+def test_a_command_that_is_called_otherwise_elsewhere_is_none_of_ours() -> None:
+    assert not set(catalog.OTHER_WORDS) & {*catalog.ROWS, *service.KNOWN}
+
+
+def test_help_of_a_command_is_the_same_either_way(capsys: Capture) -> None:
+    assert cli.main(["help", "goal", "set"]) == 0
+    one = capsys.readouterr().out
+    assert cli.main(["goal", "set", "--help"]) == 0
+    assert capsys.readouterr().out == one
+
+
+def every_parser() -> list[options.Parser]:
+    found = []
+    for name in catalog.ROWS:
+        loaded = catalog.load(name)
+        commands = [loaded] if isinstance(loaded, options.Command) else [entry[1] for entry in loaded.commands.values()]
+        found += [command.parser() for command in commands]
+    return found
+
+
+def test_every_command_shows_an_example_and_explains_every_option() -> None:
+    for made in every_parser():
+        assert "examples:\n  " in (made.epilog or ""), made.prog
+        assert not [action.dest for action in made.options() + made.positionals() if not action.help], made.prog
+        if "--url" in made.format_help():
+            assert "--json" in made.format_help() or made.prog == "mailslot rpc", made.prog
+
+
+def test_words_and_options_can_be_mixed_and_two_dashes_end_the_options() -> None:
+    made = catalog.load("run")
+    assert isinstance(made, options.Command)
+    parsed = made.parser().parsed(["say", "--session", "s", "it", "--json"])
+    assert (parsed.words, parsed.session, parsed.json) == (["say", "it"], "s", True)
+    assert made.parser().parsed(["--json", "--", "--what", "is this?"]).words == ["--what", "is this?"]
+    assert made.parser().parsed(["say", "--", "--what"]).words == ["say", "--what"]
+
+
+def test_the_command_line_loads_a_command_only_when_it_is_called() -> None:
+    code = "import sys; from mailslot.cli import main; main(['--version']); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "mailslot.cli.catalog" in loaded.split()
+    for module in ("httpx2", "argparse", "difflib", "mailslot.cli.run", "mailslot.cli.goal", "mailslot.rpc"):
+        assert module not in loaded.split()
+
+
 # -- services -----------------------------------------------------------------------------------------------------
 
 
@@ -276,6 +344,77 @@ def test_what_has_no_short_form_is_left_out_of_the_line() -> None:
     data = {"turn": 1, "messageIds": ["a", "b"], "usage": {"inputTokens": 3}, "none": None, "empty": [], "deep": [[1]]}
     shown = line.readable(Event(3, "inbox/claimed", 1_764_554_400_000, 3, data), coloured=False)
     assert shown.endswith("turn=1 messageIds=a,b")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90.0), ("1.5", 1.5), ("250ms", 0.25), ("90s", 90.0), ("5m", 300.0), ("1h30m", 5400.0), ("2d", 172_800.0)],
+)
+def test_a_duration_is_read_as_people_write_it(text: str, seconds: float) -> None:
+    assert moment.duration_s(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1e3", "inf", "nan", "5 m", "m", "5m3", "1_0", "٣", "99999d", "0s"])
+def test_what_is_no_duration_is_a_sentence(text: str) -> None:
+    with pytest.raises(ValueError, match=r"not a duration|longer than"):
+        moment.duration_s(text)
+
+
+def test_a_moment_is_milliseconds_or_a_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert moment.moment_ms("1764554400000") == 1_764_554_400_000
+    assert moment.moment_ms("2026-01-31T09:00Z") == 1_769_850_000_000
+    assert moment.moment_ms("2026-01-31T10:00+01:00") == 1_769_850_000_000
+    monkeypatch.setenv("TZ", "Etc/GMT-2")
+    time.tzset()
+    try:
+        assert moment.moment_ms("2026-01-31T11:00") == 1_769_850_000_000
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "20260131", "1764554400", "9" * 16, "9" * 5000, "tomorrow", "2026-13-01", "0001-01-01", "12:00"]
+)
+def test_what_is_no_moment_is_a_sentence(text: str) -> None:
+    with pytest.raises(ValueError, match=r"time|milliseconds"):
+        moment.moment_ms(text)
+
+
+def test_a_value_is_written_as_the_protocol_names_it() -> None:
+    goal = Goal("g", 1, "x", "active", 0, Budgets(model_calls=3, wall_seconds=60), Budgets())
+    assert output.wire(goal) == {
+        "goalId": "g", "revision": 1, "objective": "x", "phase": "active", "rounds": 0,
+        "budgets": {"modelCalls": 3, "wallSeconds": 60}, "spent": {},
+    }  # fmt: skip
+    assert output.wire({"as_it_is": [Budgets(turns=1)]}) == {"as_it_is": [{"turns": 1}]}
+
+
+def test_json_is_json_whatever_the_encoding_of_stdout_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for encoding in ("utf-8", "ascii", "latin-1"):
+        data = io.BytesIO()
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(data, encoding, errors="backslashreplace"))
+        output.put_json({"text": "🙂\u2028\ud800é"})
+        assert json.loads(data.getvalue().decode(encoding)) == {"text": "🙂\u2028\ud800é"}, encoding
+
+
+def test_only_the_last_column_is_cut_and_however_narrow_it_is_still_there() -> None:
+    rows = [["ID", "TEXT"], ["a-long-identifier", "x" * 100], ["b", ""]]
+    assert output.aligned(rows, 40) == [
+        "ID                 TEXT",
+        "a-long-identifier  " + "x" * 23 + "…",
+        "b",
+    ]
+    assert output.aligned(rows, 60)[1] == "a-long-identifier  " + "x" * 40 + "…"
+
+
+def test_the_colour_of_an_event_says_whether_it_went_well() -> None:
+    kinds = {"completed": "green", "error": "red", "some-new-kind": "red"}
+    for kind, colour in kinds.items():
+        assert line.colour_of(Event(1, "turn/end", 0, 1, {"turn": 1, "reason": {"kind": kind}})) == colour
+    assert line.colour_of(Event(1, "turn/end", 0, 1, {"reason": "odd"})) == "red"
+    assert line.colour_of(Event(1, "inbox/held", 0, 1, {})) == "blue"
+    assert line.colour_of(Event(1, "some/new", 0, 1, {})) is None
 
 
 class Tty(io.StringIO):

@@ -117,10 +117,13 @@ def bash(known: list[Word]) -> str:
             if option.takes:
                 patterns = "|".join(shlex.quote(f"{path} {name}") for name in option.names)
                 values.append(f"    {patterns}) found={shlex.quote(' '.join(option.choices))} ;;")
-        offered = " ".join((*word.choices, *word.flags))
-        flags.append(f"      {shlex.quote(path)}) found={shlex.quote(offered)} ;;")
+        found = f"found={shlex.quote(' '.join(word.flags))}"
+        if word.choices:
+            chosen = f"found={shlex.quote(' '.join(word.choices))}"
+            found = f"if [[ $cur == -* ]]; then {found}; else {chosen}; fi"
+        flags.append(f"      {shlex.quote(path)}) {found} ;;")
     return _BASH % {
-        "groups": "|".join(_groups(known)),
+        "groups": "|".join(_groups(known)) or "''",
         "commands": shlex.quote(" ".join(word.name for word in _first(known))),
         "values": "\n".join(values),
         "flags": "\n".join(flags),

@@ -38,7 +38,9 @@ class Parser(argparse.ArgumentParser):
 
     def parsed(self, argv: Sequence[str]) -> argparse.Namespace:
         """The options; leaves with a sentence when there is a word too many."""
-        options, extra = self.parse_known_intermixed_args(argv)
+        # Not every Python's intermixed parsing knows that nothing after `--` is an option.
+        read = self.parse_known_args if "--" in argv else self.parse_known_intermixed_args
+        options, extra = read(list(argv))
         if extra:
             self.error(f"unrecognized arguments: {' '.join(extra)}{self._meant(extra[0])}")
         return options
