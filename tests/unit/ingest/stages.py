@@ -107,15 +107,15 @@ async def redriven(house: House) -> None:
     assert (await house.client.post(f"/v1/dead/{await letter(house)}/redrive")).status_code == 202
 
 
-async def give_up(store: Store) -> None:
-    """Let every turn crash until one is given up."""
+async def give_up(store: Store, count: int = 1) -> None:
+    """Let every turn crash until so many are given up."""
     worker = EchoWorker(store, "crashing")
 
     async def died() -> bool:
         for partition in range(store.partitions):
             await store.acquire(partition, worker.owner, worker.call(), 1)
             await store.sweep(partition, forget_after_ms=86_400_000)
-        return bool(await store.dead(after="", limit=1))
+        return len(await store.dead(after="", limit=count)) >= count
 
     await wait_until(died, PATIENCE_S, "a turn to be given up")
 
