@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import uvloop
 
-from tests.bench import bare_call, doors, end_to_end, latency, machine, storm, streams, weight
+from tests.bench import bare_call, doors, end_to_end, first_import, latency, machine, storm, streams, weight
 from tests.bench.figure import Round, as_json, check_names, summaries, table
 from tests.bench.poster import poster
 from tests.bench.process import fresh_server
@@ -33,6 +33,7 @@ SCENARIOS: Final[Mapping[str, Callable[[Scale, Path], Awaitable[dict[str, float]
     "latency": latency.measure,
     "calls": bare_call.measure,
     "memory": weight.measure,
+    "import": first_import.measure,
     "streams": streams.measure,
     "storm": storm.measure,
 }

@@ -133,6 +133,10 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         *_storm("raw", "bare SSE"),
         *_storm("sdk", "SDK"),
     ),
+    "SDK": (
+        Figure("import_ms", "import mailslot, CPU", "ms", Aim("<", 200)),
+        Figure("import_http_ms", "import httpx2, which it loads on first use", "ms"),
+    ),
     "memory, idle sessions": (
         Figure("session_bytes", "a session at rest after one answered prompt", "bytes", Aim("<", 6 * 1024)),
         Figure("session_events", "  events in its ledger", ""),

@@ -1,0 +1,29 @@
+"""What `import mailslot` costs a program: processor time in a fresh interpreter, compiled as an installer does it.
+
+The least of IMPORTS runs counts: the first one compiles, and what is beyond the least is the machine's.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from tests.bench.scale import PATIENCE_S, Scale
+
+IMPORTS: Final = 10
+PROBE: Final = "import time; began = time.process_time(); import {}; print(time.process_time() - began)"
+
+
+async def measure(scale: Scale, folder: Path) -> dict[str, float]:
+    """The package, and beside it the one library that it stands on, which it loads on first use."""
+    return {"import_ms": least_ms("mailslot", folder), "import_http_ms": least_ms("httpx2", folder)}
+
+
+def least_ms(name: str, folder: Path) -> float:
+    """Milliseconds."""
+    command = [sys.executable, "-X", f"pycache_prefix={folder}", "-c", PROBE.format(name)]
+    took = [
+        float(subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout)
+        for _ in range(IMPORTS)
+    ]
+    return min(took) * 1000
