@@ -177,6 +177,16 @@ describe("events", () => {
     expect((await read([stream(text)], 1)).items).toEqual([envelope(1)]);
   });
 
+  test("can be left while the next one is waited for", async () => {
+    const { client, open } = await served([stream(frame(1))]);
+    const events = client.session("s").events();
+    expect(await events.next()).toMatchObject({ done: false });
+    const next = events.next();
+    await events.return?.();
+    expect(await next).toEqual({ done: true, value: undefined });
+    await vi.waitFor(() => expect(open()).toBe(0), { timeout: 10_000 });
+  });
+
   test("that are left leave no stream open", async () => {
     const { open } = await read([stream(frame(1))], 1);
     await vi.waitFor(() => expect(open()).toBe(0), { timeout: 10_000 });
