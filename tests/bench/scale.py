@@ -22,6 +22,10 @@ class Scale:
     """Calls of one run of redis-benchmark."""
     deliveries: int
     """Events times streams, for each number of streams."""
+    streams: tuple[int, int, int]
+    """Some streams, many streams, and over how many sessions the many are spread, beside a single stream."""
+    imports: int
+    """Fresh interpreters for one figure."""
     storm_clients: int
     """Clients whose streams are cut and resumed again and again, for `paced_s`."""
     storm_per_s: int
@@ -36,6 +40,8 @@ FULL: Final = Scale(
     idle_sessions=10_000,
     calls=50_000,
     deliveries=100_000,
+    streams=(100, 1_000, 100),
+    imports=10,
     storm_clients=200,
     storm_per_s=2_000,
 )
@@ -46,7 +52,9 @@ QUICK: Final = Scale(
     paced_s=0.5,
     idle_sessions=200,
     calls=2_000,
-    deliveries=1_000,
+    deliveries=100,
+    streams=(5, 50, 5),
+    imports=2,
     storm_clients=20,
     storm_per_s=200,
 )
@@ -56,13 +64,6 @@ SESSIONS: Final = 128
 
 IN_FLIGHT: Final = 64
 """Callers that wait for their answer at once. It divides SESSIONS: each session has one caller and keeps its order."""
-
-STREAMS_SOME: Final = 100
-STREAMS_MANY: Final = 1_000
-"""Streams that are open at once, beside a single one."""
-
-STREAMS_SESSIONS: Final = 100
-"""Sessions that STREAMS_MANY streams are spread over, where they are not all on one."""
 
 PACED_PER_S: Final = 200
 """Messages offered a second where latency is measured: far from what the machine can do."""

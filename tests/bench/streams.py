@@ -8,7 +8,7 @@ nothing else. Events are sent by this process, never more than AHEAD ahead of th
 every stream has brought every event, which is counted (`listeners`). So a figure is of events that everybody got, and
 no stream falls behind its buffer. With a single stream the submits are the limit, so its CPU says more than its rate.
 
-Memory is the server's resident set before and after STREAMS_MANY streams are open and have brought an event, divided by
+Memory is the server's resident set before and after the many streams are open and have brought an event, divided by
 their number: buffers of the kernel are not in it, everything else is.
 """
 
@@ -26,7 +26,7 @@ from mailslot_core.settings import StoreSettings
 from tests.bench import plain_streams
 from tests.bench.listeners import MARKED_TEXT, Listeners, listeners
 from tests.bench.process import Meter, fresh_server, ingest, ready, resident_bytes, service
-from tests.bench.scale import IN_FLIGHT, STREAMS_MANY, STREAMS_SESSIONS, STREAMS_SOME, Scale
+from tests.bench.scale import IN_FLIGHT, Scale
 from tests.bench.traffic import BORN, in_flight, message_of, submission
 from tests.servers import Server, free_port
 
@@ -73,13 +73,10 @@ class Case(NamedTuple):
     sessions: int
 
 
-CASES: Final = (
-    Case("1", 1, 1),
-    Case("many", STREAMS_MANY, 1),
-    Case("some", STREAMS_SOME, 1),
-    Case("spread", STREAMS_MANY, STREAMS_SESSIONS),
-)
-"""In this order: memory is weighed in the second, when the process is warm and has not held many streams before."""
+def cases(scale: Scale) -> tuple[Case, ...]:
+    """In this order: memory is weighed in the second, when the process is warm and has not held many streams before."""
+    some, many, sessions = scale.streams
+    return Case("1", 1, 1), Case("many", many, 1), Case("some", some, 1), Case("spread", many, sessions)
 
 
 async def measure(scale: Scale, folder: Path) -> dict[str, float]:
@@ -89,7 +86,7 @@ async def measure(scale: Scale, folder: Path) -> dict[str, float]:
         with fresh_server() as server:
             settings = StoreSettings(redis_url=server.url, **ROOMY)
             async with started(server, folder) as process, RedisStore.connect(settings) as store:
-                for case in CASES:
+                for case in cases(scale):
                     found |= await measured(scale, Side(prefix, store, process), case)
     return found
 
