@@ -81,7 +81,7 @@ def test_an_event_has_exactly_these_fields_and_a_delta_has_no_seq() -> None:
     assert fields(Delta) == ["turn", "step", "text"]
 
 
-VALUES = [value for name in mailslot.__all__ if dataclasses.is_dataclass(value := getattr(mailslot, name))]
+VALUES: list[Any] = [value for name in mailslot.__all__ if dataclasses.is_dataclass(value := getattr(mailslot, name))]
 
 
 @pytest.mark.parametrize("value", VALUES, ids=[value.__name__ for value in VALUES])
