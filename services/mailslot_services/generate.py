@@ -1,10 +1,10 @@
 """Write the documents of the doors into `contracts/`, or check that they are fresh.
 
-    python -m mailslot_services.generate            writes openapi.json and asyncapi.yaml
+    python -m mailslot_services.generate            writes openapi.json, openrpc.json and asyncapi.yaml
     python -m mailslot_services.generate --check    writes nothing; exit 1 when one is stale
 
-They are made from the route table, the declared streams and topics, and the contracts: what is served at
-`/openapi.json` and `/asyncapi` is the same text.
+They are made from the route table, the table of methods, the declared streams and topics, and the contracts: what is
+served at `/openapi.json` and `/asyncapi` is the same text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mailslot_services.ingest import asyncapi, openapi
+from mailslot_services.ingest import asyncapi, openapi, openrpc
 from mailslot_services.ingest.route import resources
 
 CONTRACTS = Path(__file__).resolve().parents[2] / "contracts"
@@ -22,7 +22,11 @@ CONTRACTS = Path(__file__).resolve().parents[2] / "contracts"
 
 def texts() -> dict[str, str]:
     """Every document as the text of its file, by file name."""
-    return {"openapi.json": openapi.text(resources()), "asyncapi.yaml": asyncapi.text()}
+    return {
+        "openapi.json": openapi.text(resources()),
+        "openrpc.json": openrpc.text(resources()),
+        "asyncapi.yaml": asyncapi.text(),
+    }
 
 
 def stale(folder: Path, wanted: Mapping[str, str]) -> list[str]:
