@@ -186,6 +186,21 @@ async def test_run_shows_what_goes_on_on_a_terminal_and_leaves_nothing_of_it(pro
         assert "turn 1, step 1 (" in shown()
 
 
+async def test_run_shows_a_terminal_no_control_characters_of_the_model_and_a_pipe_all_of_them(product: Product) -> None:
+    task = "\x1b[2J\x9bred \u2028 \x07end"
+    with terminal() as (shown, follower):
+        async with started(product.url, "run", task, stdout=follower) as process:
+            assert await asyncio.wait_for(process.communicate(), PATIENCE_S) == (None, b"")
+        assert shown() == "answer to \ufffd[2J\ufffdred \u2028 \ufffdend\r\n"
+    assert await call(product.url, "run", task) == (0, f"answer to {task}\n", "")
+
+
+async def test_run_reads_a_dash_as_stdin_and_refuses_what_is_not_text(product: Product) -> None:
+    assert await call(product.url, "run", "-", given=b"hello") == (0, "answer to hello\n", "")
+    code, out, err = await call(product.url, "run", "-", given=b"\xff")
+    assert (code, out, "stdin is not UTF-8" in err) == (2, "", True)
+
+
 async def test_run_says_when_the_server_refuses() -> None:
     with served(lambda _call: problem(403, "forbidden")) as server:
         assert await call(server.url, "run", "hello") == (4, "", "mailslot run: it is forbidden\n")
