@@ -22,6 +22,9 @@ DEMO := $(VENV)/.installed-weights
 PROVIDER := $(NODE)/.installed
 TYPESCRIPT := sdk/typescript/node_modules/.installed
 
+# Processes that `make test` is spread over.
+JOBS ?= 2
+
 # Further words for the command that is run: make test ARGS="-k idle", make up ARGS="--port 9090".
 ARGS ?=
 
@@ -41,8 +44,8 @@ up: $(SETUP) ## run the product: store, ingest, worker and goals in this termina
 demo: $(DEMO) ## the same, and a small real model answers, offline
 	@$(BIN)/mailslot up --agents docs/demo.toml $(ARGS)
 
-test: setup-test ## set up everything and run all tests
-	$(BIN)/pytest $(ARGS)
+test: setup-test ## set up everything and run all tests, on JOBS=2 processes
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 unit: $(SETUP) ## run the tests that need no server
 	$(BIN)/pytest tests/unit $(ARGS)

@@ -13,6 +13,9 @@
     rng                test      a `random.Random` from the seed and the test's own name
 
 A test that stops, kills or fills up a server starts one of its own: `tests.servers.running`.
+
+`make test` runs on two processes (pytest-xdist): a file's tests stay together, and so do all tests that start processes
+of the product, for they would take each other's machine; so do the scenarios of `tests/chaos`, which share theirs.
 """
 
 import os
@@ -20,7 +23,7 @@ import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import redis
@@ -28,6 +31,14 @@ import redis
 from tests.servers import Server, ServerMissing, any_server_url, running
 
 SEED: Final = int(os.environ.get("MAILSLOT_TEST_SEED") or random.SystemRandom().randrange(2**32))
+os.environ["MAILSLOT_TEST_SEED"] = str(SEED)  # for the processes that a run is spread over
+
+ROOT: Final = Path(__file__).parent
+TOGETHER: Final = {"chaos": "chaos", "bench": "product", "e2e": "product", "integration": "product"}
+"""Folders whose tests run one after the other, wherever else tests run."""
+
+SECTIONS: Final = pytest.StashKey[dict[str, list[str]]]()
+"""What a test run has to say at its end, by heading."""
 
 
 def pytest_configure() -> None:
@@ -37,6 +48,35 @@ def pytest_configure() -> None:
 
 def pytest_report_header() -> str:
     return f"mailslot: MAILSLOT_TEST_SEED={SEED}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folder, *_ = item.path.relative_to(ROOT).parts
+        item.add_marker(pytest.mark.xdist_group(TOGETHER.get(folder, str(item.path))))
+
+
+def sections(config: pytest.Config) -> dict[str, list[str]]:
+    """Lines to be printed at the end of the run, by heading."""
+    return config.stash.setdefault(SECTIONS, {})
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["sections"] = sections(session.config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    sections(node.config).update(getattr(node, "workeroutput", {}).get("sections", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for heading, lines in sections(config).items():
+        terminalreporter.section(heading)
+        for line in lines:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from tests.chaos import namespace as networks
 from tests.chaos.figure import Figure, table
 from tests.chaos.namespace import REQUIRED, Namespace
 from tests.chaos.stand import Stand, stand
+from tests.conftest import sections
 from tests.servers import Aof
 
 FIGURES: Final = pytest.StashKey[list[Figure]]()
@@ -116,9 +117,7 @@ def network(network_trouble: str | None) -> Iterator[Namespace]:
         yield own
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    figures = config.stash.get(FIGURES, [])
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    figures = session.config.stash.get(FIGURES, [])
     if figures:
-        terminalreporter.section("chaos")
-        for line in table(figures):
-            terminalreporter.write_line(line)
+        sections(session.config)["chaos"] = list(table(figures))
