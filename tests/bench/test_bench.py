@@ -18,11 +18,13 @@ from tests.echo_worker import EchoWorker
 from tests.servers import redis70_binary
 
 ROOT = Path(__file__).parent.parent.parent
-RUN_S_MAX = 150.0
+RUN_S_MAX = 400.0
+"""Half a minute, on a machine that nobody else uses."""
 
 
 @pytest.mark.integration
 @pytest.mark.slow
+@pytest.mark.timeout(RUN_S_MAX + 20)
 def test_one_run_gives_every_figure_and_says_what_machine_it_was_on(tmp_path: Path) -> None:
     redis70_binary()
     file = tmp_path / "result.json"
