@@ -11,7 +11,7 @@ PAGE = "https://app.example"
     "shown", [None, "Bearer wrong", "Bearer ", "Basic secret", "secret", "Bearer secret2", "Bearer ü"]
 )
 async def test_without_the_right_token_nothing_under_v1_is_told_or_kept(shown: str | None) -> None:
-    headers = {} if shown is None else {"authorization": shown.encode("latin-1")}
+    headers = {} if shown is None else {b"authorization": shown.encode("latin-1")}
     async with in_process(token="secret") as house:
         answer = await house.client.post("/v1/sessions/s/prompt", json={"content": "x"}, headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
