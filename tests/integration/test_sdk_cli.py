@@ -190,7 +190,8 @@ async def test_run_shows_a_terminal_no_control_characters_of_the_model_and_a_pip
     task = "\x1b[2J\x9bred \u2028 \x07end"
     with terminal() as (shown, follower):
         async with started(product.url, "run", task, stdout=follower) as process:
-            assert await asyncio.wait_for(process.communicate(), PATIENCE_S) == (None, b"")
+            _, err = await asyncio.wait_for(process.communicate(), PATIENCE_S)
+        assert (process.returncode, err) == (0, b"")
         assert shown() == "answer to \ufffd[2J\ufffdred \u2028 \ufffdend\r\n"
     assert await call(product.url, "run", task) == (0, f"answer to {task}\n", "")
 
