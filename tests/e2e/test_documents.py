@@ -1,7 +1,7 @@
 """The documents say what is: README's examples are typed as they stand, the tables of the operations page are complete.
 
-Rule 1: every block of `sh` or `python` under README's "Use it" is run, in order, against one `mailslot up`. Only the
-        addresses are replaced, because the default ports may be taken.
+Rule 1: every block of `sh`, `python` or `ts` under README's "Use it" is run, in order, against one `mailslot up`. Only
+        the addresses are replaced, because the default ports may be taken.
 Rule 2: a block of `text` is what the block before it prints; `…` stands for anything.
 Rule 3: the options of `docs/operations.md` are what the settings say; a stale table fails with the fresh one. The
         metrics there are exactly those that the services have.
@@ -9,6 +9,7 @@ Rule 3: the options of `docs/operations.md` are what the settings say; a stale t
 
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +33,9 @@ from tests.e2e.terminal import Up, up
 pytestmark = pytest.mark.e2e
 
 ROOT: Final = Path(__file__).parents[2]
-BLOCK: Final = re.compile(r"^```(sh|python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK: Final = re.compile(r"^```(sh|python|ts|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TYPESCRIPT: Final = ROOT / "sdk" / "typescript"
+BUILD_S_MAX: Final = 120.0
 ADDRESS: Final = "http://127.0.0.1:8080"
 STORE: Final = "redis://127.0.0.1:6379/0"
 
@@ -58,13 +61,22 @@ def examples() -> list[Example]:
 
 
 @pytest.fixture(scope="module")
+def built() -> None:
+    """The TypeScript package as it is published."""
+    words = ["npm", "run", "--silent", "build"]
+    done = subprocess.run(words, cwd=TYPESCRIPT, capture_output=True, text=True, timeout=BUILD_S_MAX, check=False)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}\nrun `make setup-test` first"
+
+
+@pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     with up(tmp_path_factory.mktemp("reader"), "--ephemeral") as started:
         yield started
 
 
+@pytest.mark.usefixtures("built")
 def test_every_example_of_the_readme_works_as_it_stands(running: Up) -> None:
-    assert len(examples()) >= 4
+    assert {example.language for example in examples()} == {"sh", "python", "ts"}
     for program in ("curl", "redis-cli"):
         assert shutil.which(program), f"README uses {program}: install it"
     for example in examples():
@@ -79,6 +91,11 @@ def test_every_example_of_the_readme_works_as_it_stands(running: Up) -> None:
 def command(language: str, text: str, url: str) -> list[str]:
     if language == "python":
         return [sys.executable, "-c", text]
+    if language == "ts":  # inside the package, which may import itself by its name
+        program = TYPESCRIPT / ".readme" / "readme.mjs"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(text)
+        return ["node", str(program)]
     return [
         "bash",
         "-euo",
