@@ -66,10 +66,12 @@ def exclusive_run(
 def idle_to_idle(terms: Terms, address: Address, message: Draft, *, cancel_on_abort: bool = False) -> Operation[None]:
     """From an idle of the whole agent, which is waited for, through the next one after the message's receipt.
 
-    Gives a `Rest` each time the agent is still running, then what `owned_run` gives.
+    Gives a `Rest` each time the agent is still running, one when it is idle, then what `owned_run` gives. Who leaves
+    before that idle has sent nothing.
     """
     try:
         after = yield from _rested(terms, address)
+        yield Give(Rest(idle=True, cursor=after, reasons=()))
         interval = Interval(address.session_id, message.message_id, whole=True)
         entry = _entry(terms, address, message, after)
         yield from _owned(terms, address, interval, entry, cancel_on_abort=cancel_on_abort)
