@@ -7,7 +7,7 @@ What is true is worked out here from the ledger alone (`State`), by semantics S3
     claimed, not settled ───┘
 
 Each walk puts every factor into one session at random moments: retries, holds, queued continuations, delayed messages,
-rounds of a goal, steers at the edge of a turn, long answers and tools.
+rounds of a goal, steers at the edge of a turn, long answers and tools. Whoever waits does so over a line that is cut.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import time
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -24,17 +25,22 @@ import pytest
 from mailslot import AsyncClient, Budgets, Client, Refused
 from mailslot.answer import Level, Receipt
 from mailslot.client import AsyncSession
+from mailslot_core.task import end
 from tests.chaos.figure import Figure
 from tests.chaos.history import History, now_ms
 from tests.chaos.ledger import Ledger, ledger
+from tests.chaos.proxy import proxy_to
 from tests.chaos.stand import Stand
 from tests.chaos.test_idle import PATIENCE_S, said
+from tests.chaos.test_sdk import cut_now_and_then, port_of
 from tests.chaos.trial import hold_trial
 from tests.e2e.house import MAILSLOT
+from tests.integration.test_typescript import run, tool
 from tests.waiting import pace, wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
+OWNER: Final = Path(__file__).with_name("owner.mjs")
 WALKS: Final = 3
 PAUSE_S_MAX: Final = 0.35
 DELAY_MS: Final = (100, 900)
@@ -200,9 +206,33 @@ async def watched(session: AsyncSession, over: asyncio.Event, levels: list[Level
         await pace(0.02)
 
 
-async def owned(walk: Walk, calm: Stand, ends: list[tuple[str, int]]) -> None:
-    """Runs by both clients and by the command, and waits for idle, one after the other; where each of them ended."""
-    session, url = walk.session, calm.services[0].url
+@pytest.fixture(scope="module")
+def typescript(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The TypeScript client, built into a folder of its own."""
+    out = tmp_path_factory.mktemp("typescript")
+    run(tool("typescript", "tsc", "--project", "tsconfig.build.json", "--outDir", str(out)))
+    return out / "index.js"
+
+
+async def printed(*words: object) -> tuple[str, int]:
+    """The message and the end of the interval of a program that owned one."""
+    program = await asyncio.create_subprocess_exec(*map(str, words), stdout=PIPE, stderr=PIPE)
+    code, out = await said(program)
+    assert code in ENDED, out
+    result = json.loads(out.splitlines()[-1])
+    return result["messageId"], result["to"]
+
+
+async def owned(walk: Walk, url: str, typescript: Path, ends: list[tuple[str, int]]) -> None:
+    """Runs by all clients and by the command, and waits for idle, one after the other; where each of them ended."""
+    async with AsyncClient(url) as client:
+        await owned_by(walk, client.session(walk.session.id), url, ends)
+    ends.append(await printed("node", OWNER, typescript, url, walk.session.id, "hello", PATIENCE_S * 1000))
+    ends.append(await printed(MAILSLOT, "run", "hello", "--json", "--session", walk.session.id, "--url", url))
+
+
+async def owned_by(walk: Walk, session: AsyncSession, url: str, ends: list[tuple[str, int]]) -> None:
+    """The part of Python's clients."""
 
     def run_in_thread(task: str) -> tuple[str, int]:
         with Client(url) as client:
@@ -220,12 +250,6 @@ async def owned(walk: Walk, calm: Stand, ends: list[tuple[str, int]]) -> None:
                 receipt = await session.prompt(task)
                 seq = await session.when_idle(receipt.cursor, timeout=PATIENCE_S)
                 ends.append((receipt.message_id, seq))
-    words = [str(MAILSLOT), "run", "hello", "--json", "--session", session.id, "--url", url]
-    command = await asyncio.create_subprocess_exec(*words, stdout=PIPE, stderr=PIPE)
-    code, out = await said(command)
-    assert code in ENDED, out
-    result = json.loads(out.splitlines()[-1])
-    ends.append((result["messageId"], result["to"]))
 
 
 async def at_rest(session: AsyncSession) -> None:
@@ -244,7 +268,7 @@ async def at_rest(session: AsyncSession) -> None:
 
 @pytest.mark.parametrize("number", range(WALKS))
 async def test_whoever_waits_for_an_agent_in_the_middle_of_everything_is_told_of_a_true_idle(
-    calm: Stand, figure: Figure, rng: random.Random, number: int
+    calm: Stand, figure: Figure, rng: random.Random, typescript: Path, number: int
 ) -> None:
     """T16 (Kilo-Org/kilocode PR13623): every factor in one session, in a random order and overlapping. Runs end at the
     first idle after their message, each idle is true, and the level always names what keeps the agent running."""
@@ -254,20 +278,24 @@ async def test_whoever_waits_for_an_agent_in_the_middle_of_everything_is_told_of
         await session.prompt("begin")
         walk = Walk(session, history, rng)
         watching = asyncio.create_task(watched(session, over, levels))
-        owning = asyncio.create_task(owned(walk, calm, ends))
-        for step in walk.steps():
-            await pace(rng.uniform(0, PAUSE_S_MAX))
-            await step()
-        await asyncio.wait_for(owning, PATIENCE_S)
+        async with proxy_to(port_of(calm), rng=rng) as line:
+            cutting = asyncio.create_task(cut_now_and_then(line, rng))
+            owning = asyncio.create_task(owned(walk, line.http_url, typescript, ends))
+            for step in walk.steps():
+                await pace(rng.uniform(0, PAUSE_S_MAX))
+                await step()
+            await asyncio.wait_for(owning, PATIENCE_S)
+            await end(cutting)
+            figure.fault(line.faults)
         await at_rest(session)
         over.set()
         await watching
     facts = hold_trial(calm, history, figure, sessions=session.id)[session.id]
     idles = true_idles(facts)
     queued = {fact.data["messageId"]: fact.seq for fact in facts if fact.type == "inbox/queued"}
-    assert len(ends) == len(TASKS) + 1
-    for message_id, end in ends:
-        assert end == min(seq for seq in idles if seq > queued[message_id]), f"{message_id} ended at {end}"
+    assert len(ends) == len(TASKS) + 2
+    for message_id, to_seq in ends:
+        assert to_seq == min(seq for seq in idles if seq > queued[message_id]), f"{message_id} ended at {to_seq}"
     assert {"turn", "queued"} <= honest(facts, levels)
 
 
