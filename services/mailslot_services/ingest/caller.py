@@ -56,7 +56,11 @@ class Callers:
         if scope["type"] == "websocket" and not self._may_speak(headers.get("origin")):
             return problem_response(Problem.of(Code.FORBIDDEN, "pages of this origin may not use the doors"))
         if self._token and scope["path"].startswith(GUARDED) and not self._is_known(headers.get("authorization", "")):
-            problem = Problem.of(Code.UNAUTHORIZED, "a bearer token is needed, and the one that was shown is not it")
+            shown = "authorization" in headers
+            sentence = (
+                "the token that was shown is not the server's" if shown else "a bearer token is needed; none was shown"
+            )
+            problem = Problem.of(Code.UNAUTHORIZED, sentence)
             return problem_response(problem, {"WWW-Authenticate": "Bearer"})
         return None
 
