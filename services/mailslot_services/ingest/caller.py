@@ -4,8 +4,10 @@
 
 Rule 1: without a token in the settings the doors are open, as on one's own machine; pages about the service (health,
         metrics, documents) are always open.
-Rule 2: a browser says which page speaks. For requests that is answered with CORS; a WebSocket, which CORS does not
-        cover, is refused unless its origin is listed (protocol section 2). Programs send no origin.
+Rule 2: a browser says which page speaks. A WebSocket is refused unless its origin is listed (protocol section 2), and
+        so is a request that may change something, also one that a browser sends without asking first. That a page comes
+        from here is no excuse: a name can be made to point here. What pages may read is told by CORS. Programs send
+        no origin.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ from mailslot_services.ingest.problem import problem_response
 
 GUARDED: Final = "/v1/"
 """What the token is asked for."""
+
+READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing; what they answer is for listed pages only, which browsers hold to."""
 
 ANY: Final = "*"
 
@@ -53,7 +58,8 @@ class Callers:
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
-        if scope["type"] == "websocket" and not self._may_speak(headers.get("origin")):
+        acts = scope["type"] == "websocket" or scope["method"] not in READING
+        if acts and scope["path"].startswith(GUARDED) and not self._may_speak(headers.get("origin")):
             return problem_response(Problem.of(Code.FORBIDDEN, "pages of this origin may not use the doors"))
         if self._token and scope["path"].startswith(GUARDED) and not self._is_known(headers.get("authorization", "")):
             shown = "authorization" in headers

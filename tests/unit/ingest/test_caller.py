@@ -47,6 +47,23 @@ async def test_a_listed_page_may_ask_from_a_browser_and_another_may_not() -> Non
         assert turned_away.headers["access-control-allow-origin"] == PAGE
 
 
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://h"])
+async def test_a_page_that_is_not_listed_changes_nothing_though_its_browser_does_not_ask_first(origin: str) -> None:
+    headers = {"origin": origin, "content-type": "text/plain"}
+    async with in_process(origins=PAGE) as house:
+        answer = await house.client.post("/v1/sessions/s/prompt", content=b'{"content": "hi"}', headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+        assert await house.store.sessions(after="", limit=1) == []
+        assert (await house.client.get("/v1/sessions", headers=headers)).status_code == 200
+
+
+@pytest.mark.parametrize("origins", [PAGE, f"https://other.example,{PAGE}", "*"])
+async def test_a_listed_page_may_change_things(origins: str) -> None:
+    async with in_process(origins=origins) as house:
+        answer = await house.client.post("/v1/sessions", json={"sessionId": "s"}, headers={"origin": PAGE})
+        assert answer.status_code == 201
+
+
 async def test_without_listed_pages_no_page_is_told_that_it_may() -> None:
     async with in_process() as house:
         answer = await house.client.get("/v1/sessions", headers={"origin": PAGE})
