@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Final
 from urllib.parse import urlencode
@@ -60,7 +61,8 @@ class Rpc:
     async def __call__(self, websocket: WebSocket) -> None:
         """Serve one client."""
         await websocket.accept()
-        connection = Connection(Socket(websocket), self._carrier, server=version("mailslot"), limits=LIMITS)
+        limits = replace(LIMITS, frame_bytes_max=self._door.settings.body_bytes_max)
+        connection = Connection(Socket(websocket), self._carrier, server=version("mailslot"), limits=limits)
         self._door.metrics.rpc_connections.inc()
         try:
             await connection.serve()
@@ -76,12 +78,14 @@ class Socket:
 
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
+        self.ended = asyncio.Event()
 
     async def frames(self) -> AsyncGenerator[bytes | str | Invalid, None]:
         """Text messages, until the client leaves."""
         while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
             text = message.get("text")
             yield NOT_TEXT if text is None else text
+        self.ended.set()
 
     async def send(self, data: bytes) -> None:
         """Send one frame; return when there is room for more."""

@@ -10,9 +10,10 @@ Rule 2: the answer to `session/subscribe` comes before the first notification of
         answer to `session/unsubscribe` there is none.
 Rule 3: nothing is read while `frames_max` frames wait to be carried out or to be answered; nothing is fetched for a
         subscription while its notifications are not taken. A line that takes nothing for `send_s` is given up.
-Rule 4: the end of what comes in is no end of what was read: those calls are answered, for `end_s` at most; what is not
-        known by then is answered as an unknown outcome.
-Rule 5: a subscription ends with a gap, or with the connection; never in silence.
+Rule 4: the end of what comes in is no end of what was read: those calls are carried out, for `end_s` at most; then what
+        is under way is answered as an unknown outcome, and what was not begun as not done.
+Rule 5: a subscription ends with a gap, or with the connection; never in silence. Every call has an answer, whatever
+        goes wrong in it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -61,12 +63,18 @@ class Limits:
     send_s: float = 30.0
     """Seconds that a frame may wait to be taken by whoever reads."""
 
-    end_s: float = 0.7
-    """Seconds for the calls under way when nothing more comes in: an end takes less than one second in all."""
+    end_s: float = 0.6
+    """Seconds for the calls that were read when nothing more comes in: an end takes less than one second in all."""
 
+
+SEQ_MAX = 2**63 - 1
+"""The greatest cursor (protocol section 4)."""
 
 LAST_WORDS_S = 0.2
 """Seconds for the answers to calls that were cut off."""
+
+
+log = logging.getLogger("mailslot.rpc")
 
 
 class LineLost(Exception):
@@ -80,10 +88,16 @@ class Told:
     data: bytes | None = None
     sent: asyncio.Event = field(default_factory=asyncio.Event)
     """It has been handed to the line, or there was none."""
+    begun: bool = False
+    message_id: str | None = None
+    """Of the message that the call puts into the inbox: it makes repeating safe."""
 
 
 class Line(Protocol):
     """What frames come and go on."""
+
+    ended: asyncio.Event
+    """Nothing more comes in than what was read; `frames` may not have given all of that yet."""
 
     def frames(self) -> AsyncGenerator[bytes | str | Invalid, None]:
         """What comes in, until nothing more does."""
@@ -129,17 +143,21 @@ class Connection:
         self._subscriptions: dict[str, asyncio.Task[None]] = {}
         self._initialized = False
         self._leaving = False
+        self._shutting: asyncio.Task[Any] | None = None
         self._lost = asyncio.Event()
+        self._cut = False
+        """The time for the calls that were read is over (rule 4)."""
 
     async def serve(self) -> None:
         """Answer everything that comes in, until nothing does or the client says `shutdown`."""
         reading = asyncio.create_task(self._read())
-        lost = asyncio.create_task(self._lost.wait())
+        signs = [asyncio.create_task(sign.wait()) for sign in (self._lost, self._line.ended)]
         try:
-            await asyncio.wait({reading, lost}, return_when=asyncio.FIRST_COMPLETED)
-            await self._answer_the_rest()
+            await asyncio.wait({reading, *signs}, return_when=asyncio.FIRST_COMPLETED)
+            if not self._lost.is_set():
+                await self._answer_the_rest(reading)
         finally:
-            for task in (rest := [reading, lost, *self._subscriptions.values(), *self._tellings, *self._calls]):
+            for task in (rest := [reading, *signs, *self._subscriptions.values(), *self._tellings, *self._calls]):
                 task.cancel()
             await asyncio.gather(*rest, return_exceptions=True)
         if not reading.cancelled() and (failure := reading.exception()):
@@ -201,22 +219,27 @@ class Connection:
         """Do what a call says, after the one before it."""
         if isinstance(item, Invalid):
             return Told(frame.error(item.id, item.failure))
-        told, begun = Told(), False
+        told = Told()
         try:
             if before is not None:
                 await asyncio.wait({before})
-            begun = True
             answer = frame.result(item.id, await self._result(item, told))
         except RpcError as error:
             answer = frame.error(item.id, error.failure)
         except MailslotError as error:
             answer = frame.error(item.id, of_error(error))
         except asyncio.CancelledError:
-            answer = frame.error(item.id, of_error(_cut_off(item.method, begun=begun)))
+            answer = frame.error(item.id, of_error(_cut_off(item.method, told)))
+        except Exception as error:  # a defect has an answer too (rule 5)
+            log.exception("a call failed", extra={"method": item.method, "cause": f"{type(error).__name__}: {error}"})
+            answer = frame.error(item.id, of_problem(problem("internal", "this failed; the log says how", 500)))
         told.data = answer if item.answered else None
         return told
 
     async def _result(self, call: Call, told: Told) -> object:
+        if self._cut:
+            raise _cut_off(call.method, told)
+        told.begun = True
         match call.method:
             case "initialize":
                 return self._introduced()
@@ -230,7 +253,9 @@ class Connection:
         method = METHODS.get(call.method)
         if method is None:
             raise RpcError(Failure(METHOD_NOT_FOUND, f"there is no method {call.method[:80]!r}"))
-        return await self._asked(rest_call(method, call.params))
+        asking = rest_call(method, call.params)
+        told.message_id = asking.message_id
+        return await self._asked(asking)
 
     async def _asked(self, call: RestCall) -> Mapping[str, Any]:
         response = await self._carrier.ask(call)
@@ -253,24 +278,29 @@ class Connection:
         }
 
     async def _shut_down(self) -> None:
-        """Return when every call before it has come to its end."""
-        others = self._calls - {asyncio.current_task()}
+        """Return when every call before it has come to its end, which rule 4 bounds."""
+        self._shutting = asyncio.current_task()
+        others = self._calls - {self._shutting}
         if others:
-            await asyncio.wait(others, timeout=self._limits.end_s)
+            await asyncio.wait(others)
 
     # -- subscriptions --------------------------------------------------------------------------------------------
 
     async def _subscribe(self, params: Mapping[str, Any], answered: asyncio.Event) -> dict[str, object]:
         session_id, after, deltas = _subscription(params)
-        if session_id not in self._subscriptions and len(self._subscriptions) >= self._limits.subscriptions_max:
-            sentence = f"this connection has {len(self._subscriptions)} subscriptions, which is the limit"
-            raise RpcError(of_problem(problem("rate-limited", sentence, 429)))
+        self._check_room(session_id)
         level = await self._asked(rest_call(METHODS["session/status"], {"sessionId": session_id}))
         await self._unsubscribe({"sessionId": session_id})
+        self._check_room(session_id)  # once more: others may have come meanwhile
         self._subscriptions[session_id] = asyncio.create_task(
             self._follow(session_id, after, level, answered, deltas=deltas)
         )
         return {"sessionId": session_id, "cursor": level["cursor"]}
+
+    def _check_room(self, session_id: str) -> None:
+        if session_id not in self._subscriptions and len(self._subscriptions) >= self._limits.subscriptions_max:
+            sentence = f"this connection has {len(self._subscriptions)} subscriptions, which is the limit"
+            raise RpcError(of_problem(problem("rate-limited", sentence, 429)))
 
     async def _unsubscribe(self, params: Mapping[str, Any]) -> dict[str, object]:
         session_id = _known(params, "sessionId")["sessionId"]
@@ -289,17 +319,19 @@ class Connection:
             async with contextlib.aclosing(self._carrier.follow(session_id, after, deltas=deltas)) as notices:
                 async for notice in notices:
                     await self._send(frame.notification(notice.method, notice.params))
-        except (CursorExpired, Refused) as over:
-            await self._tell_gap(session_id, over)
-        except (MailslotError, LineLost) as error:
-            self._lose(f"session {session_id} cannot be followed: {error}")
+        except CursorExpired as gap:
+            await self._tell_gap(session_id, gap.oldest, gap.newest)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for what does not come (rule 5)
+            if isinstance(error, Refused) and error.code == "not-found":
+                await self._tell_gap(session_id, 0, 0)  # the session is gone: nothing is kept of it
+            else:
+                self._lose(f"session {session_id} cannot be followed: {str(error) or type(error).__name__}")
         finally:
             if self._subscriptions.get(session_id) is asyncio.current_task():
                 del self._subscriptions[session_id]
 
-    async def _tell_gap(self, session_id: str, over: CursorExpired | Refused) -> None:
-        """What comes next cannot be had: it is not kept any more, or the session is gone, which keeps 0 to 0."""
-        oldest, newest = (over.oldest, over.newest) if isinstance(over, CursorExpired) else (0, 0)
+    async def _tell_gap(self, session_id: str, oldest: int | None, newest: int | None) -> None:
+        """What comes next cannot be had; these are the seqs that can."""
         with contextlib.suppress(LineLost):
             notice = {"sessionId": session_id, "oldest": oldest or 0, "newest": newest or 0}
             await self._send(frame.notification("session.gap", frame.encode(notice)))
@@ -318,7 +350,7 @@ class Connection:
 
     async def _send(self, data: bytes) -> None:
         try:
-            async with asyncio.timeout(self._limits.send_s), self._sending:
+            async with self._sending, asyncio.timeout(self._limits.send_s):
                 await self._line.send(data)
         except TimeoutError:
             self._lose(f"nobody took a frame for {self._limits.send_s:g} s")
@@ -331,20 +363,28 @@ class Connection:
         self.why = self.why or why
         self._lost.set()
 
-    async def _answer_the_rest(self) -> None:
+    async def _answer_the_rest(self, reading: asyncio.Task[None]) -> None:
         """Rule 4."""
-        if self._tellings and not self._lost.is_set():
-            await asyncio.wait(self._tellings, timeout=self._limits.end_s)
-            for call in self._calls:
-                call.cancel()
-            if self._tellings:
-                await asyncio.wait(self._tellings, timeout=LAST_WORDS_S)
+        await self._answered(reading, self._limits.end_s)
+        self._cut = True
+        for call in self._calls - {self._shutting}:
+            call.cancel()
+        await self._answered(reading, LAST_WORDS_S)
+
+    async def _answered(self, reading: asyncio.Task[None], within_s: float) -> None:
+        """Return when everything is read and answered, or when the time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await asyncio.wait({reading})
+                while self._tellings:
+                    await asyncio.wait(self._tellings)
 
 
-def _cut_off(method: str, *, begun: bool) -> MailslotError:
-    if begun and (method not in METHODS or not METHODS[method].reads):
-        return OutcomeUnknown(f"{method}: the connection ended before its outcome was known")
-    return TransportLost(f"{method}: the connection ended before it was carried out")
+def _cut_off(method: str, told: Told) -> MailslotError:
+    if told.begun and (method not in METHODS or not METHODS[method].reads):
+        sentence = f"{method[:80]}: the connection ended before its outcome was known"
+        return OutcomeUnknown(sentence, message_id=told.message_id)
+    return TransportLost(f"{method[:80]}: the connection ended before it was carried out")
 
 
 def _object(body: bytes) -> Mapping[str, Any]:
@@ -369,7 +409,7 @@ def _known(params: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
 def _subscription(params: Mapping[str, Any]) -> tuple[str, int, bool]:
     known = _known(params, "sessionId", "after", "deltas")
     after, deltas = known.get("after", 0), known.get("deltas", False)
-    if not isinstance(after, int) or isinstance(after, bool) or after < 0:
+    if not isinstance(after, int) or isinstance(after, bool) or not 0 <= after <= SEQ_MAX:
         raise refused("after: must be a whole number from 0")
     if not isinstance(deltas, bool):
         raise refused("deltas: must be true or false")

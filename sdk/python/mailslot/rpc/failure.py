@@ -20,7 +20,7 @@ CODES: Final = {"bad-input": INVALID_PARAMS, "internal": INTERNAL_ERROR, "bad-an
 
 TITLES: Final = {
     "bad-input": "The request is not what this door takes",
-    "outcome-unknown": "The outcome is not known; repeat with the same message id",
+    "outcome-unknown": "The outcome is not known; only a message is safe to repeat, with the same id",
     "transport-lost": "The server cannot be reached",
     "bad-answer": "What answered does not speak this protocol",
     "internal": "The service failed; this is a defect",
@@ -50,6 +50,7 @@ def problem(code: str, detail: str, status: int, *, message_id: str | None = Non
         "status": status,
         "detail": detail,
         "code": code,
-        "retryable": code in (OutcomeUnknown.code, "transport-lost"),
+        # Without a message's id, doing it again could do it twice.
+        "retryable": code == "transport-lost" or (code == OutcomeUnknown.code and message_id is not None),
     }
     return made if message_id is None else made | {"messageId": message_id}

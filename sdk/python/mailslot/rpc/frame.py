@@ -13,6 +13,7 @@ Rule 3: an answer carries the id as it came; an id that cannot be one is answere
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeAlias
@@ -138,6 +139,8 @@ def _item(value: object) -> Call | Invalid:
     found = value.get("id")
     if isinstance(found, bool) or not isinstance(found, str | int | float | None):
         return Invalid(None, Failure(INVALID_REQUEST, "an id must be text, a number or null"))
+    if isinstance(found, float) and not math.isfinite(found):
+        return Invalid(None, Failure(INVALID_REQUEST, "an id that is a number must be one that can be sent back"))
     wrong = _wrong(value)
     if wrong is not None:
         return Invalid(found, wrong)

@@ -131,7 +131,7 @@ def rest_call(method: Method, params: Mapping[str, Any]) -> RestCall:
     headers = {"if-match": f'"{_revision(rest.pop("revision"))}"'} if method.revision and "revision" in rest else {}
     message_id = None
     if method.message:
-        message_id = rest.setdefault("messageId", new_id())
+        message_id = rest["messageId"] = new_id() if rest.get("messageId") is None else rest["messageId"]
     for name, value in method.fixed.items():
         if rest.setdefault(name, value) != value:
             raise refused(f"{name}: the method says {value!r}")
@@ -170,7 +170,12 @@ def _word(name: str, value: object) -> str:
         return "1" if value else "0"
     if not isinstance(value, str | int | float):
         raise refused(f"{name}: must be text or a number")
-    return f"{value:.15g}" if isinstance(value, float) else str(value)
+    word = f"{value:.15g}" if isinstance(value, float) else str(value)
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise refused(f"{name}: holds a lone surrogate, which is not UTF-8") from None
+    return word
 
 
 def _revision(value: object) -> int:

@@ -21,6 +21,8 @@ from mailslot.subscription import followed
 from mailslot.transport import AsyncTransport
 
 STATUS: Final = "agent/status"
+WAIT_S_MAX: Final = 60.0
+"""Seconds that the server waits at most."""
 
 
 class Remote:
@@ -32,12 +34,15 @@ class Remote:
     async def ask(self, call: RestCall) -> Response:
         """The answer to a REST call; a refusal is raised with its problem."""
         safe = call.method.reads or call.method.message
+        terms = self._transport.terms
+        wait_s = _seconds(call.request.query.get("wait"))
         operation = asked(
-            self._transport.terms,
+            terms,
             call.request,
             repeat=Repeat.SAFE if safe else Repeat.UNSAFE,
             effect=None if call.method.reads else f"{call.request.method} {call.request.path}",
             message_id=call.message_id,
+            timeout_s=terms.settings.request_timeout_s + wait_s,
         )
         return await self._transport.perform(operation)
 
@@ -47,6 +52,14 @@ class Remote:
         async with contextlib.aclosing(self._transport.follow(operation)) as items:
             async for item in items:
                 yield notice(session_id, item)
+
+
+def _seconds(wait: str | None) -> float:
+    """How long the server was asked to wait with its answer; what is no such time is refused by the server."""
+    try:
+        return min(float(wait or 0), WAIT_S_MAX)
+    except ValueError:
+        return 0.0
 
 
 def notice(session_id: str, item: Item) -> Notice:

@@ -18,7 +18,7 @@ import os
 import queue
 import select
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
 from mailslot.rpc.connection import LineLost
@@ -28,8 +28,11 @@ READ_BYTES: Final = 65_536
 CHUNKS_MAX: Final = 16
 """Chunks that were read and not looked at yet; the rest stays in the pipe."""
 
-LOOK_MS: Final = 250
-"""How often the parent and the other end are looked after while nothing comes in."""
+LOOK_S: Final = 0.25
+"""How often the parent and the other end are looked after while nothing can be read."""
+
+GONE: Final = select.POLLERR | select.POLLHUP
+"""What a pipe, or a socket, says of a reader that left."""
 
 
 class Pipes:
@@ -40,9 +43,12 @@ class Pipes:
         self._fd_out = fd_out
         self._frame_bytes_max = frame_bytes_max
         self._loop = asyncio.get_running_loop()
-        self._chunks: asyncio.Queue[bytes] = asyncio.Queue(CHUNKS_MAX)
+        self._chunks: asyncio.Queue[bytes] = asyncio.Queue()
+        self._room = threading.Semaphore(CHUNKS_MAX)
         self._letters: queue.SimpleQueue[tuple[bytes, asyncio.Future[None]]] = queue.SimpleQueue()
-        self._ended = asyncio.Event()
+        self._stopped = threading.Event()
+        self.ended = asyncio.Event()
+        """Nothing more is read; see `connection.Line`."""
         self.reader_gone = False
         """Whoever read `out` is gone."""
         for work in (self._read, self._write):
@@ -50,7 +56,8 @@ class Pipes:
 
     def end(self) -> None:
         """Nothing more is taken in."""
-        self._ended.set()
+        self._stopped.set()
+        self.ended.set()
 
     async def frames(self) -> AsyncGenerator[bytes | str | Invalid, None]:
         """Frames as they come. What stands behind the last 0x0A is one, too: a file may end without it."""
@@ -70,53 +77,62 @@ class Pipes:
 
     async def _chunk(self) -> bytes:
         """Some bytes; none at the end. What was read before the end still comes."""
-        if self._ended.is_set() and self._chunks.empty():
-            return b""
-        reading = asyncio.ensure_future(self._chunks.get())
-        ending = asyncio.ensure_future(self._ended.wait())
-        try:
-            await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
-            return reading.result() if reading.done() else b""
-        finally:
-            reading.cancel()
-            ending.cancel()
+        if self._chunks.empty() and not self.ended.is_set():
+            reading = asyncio.ensure_future(self._chunks.get())
+            ending = asyncio.ensure_future(self.ended.wait())
+            try:
+                await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
+                chunk = reading.result() if reading.done() else b""
+            finally:
+                reading.cancel()
+                ending.cancel()
+        else:
+            chunk = b"" if self._chunks.empty() else self._chunks.get_nowait()
+        self._room.release()
+        return chunk
 
     # -- threads --------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
         poll, parent = select.poll(), os.getppid()
         poll.register(self._fd_in, select.POLLIN)
-        poll.register(self._fd_out, 0)  # errors are told without being asked for
-        with contextlib.suppress(OSError, RuntimeError):
-            while os.getppid() == parent:
-                ready = dict(poll.poll(LOOK_MS))
-                if self._fd_out != self._fd_in and ready.get(self._fd_out, 0) & select.POLLERR:
-                    self.reader_gone = True
-                    break
-                if self._fd_in not in ready:
-                    continue
-                chunk = os.read(self._fd_in, READ_BYTES)
-                asyncio.run_coroutine_threadsafe(self._chunks.put(chunk), self._loop).result()
-                if not chunk:
-                    return
-        self._tell_loop(self._ended.set)
+        poll.register(self._fd_out, 0)  # what is wrong is told without being asked for
+        with contextlib.suppress(OSError):
+            while not self._stopped.is_set() and os.getppid() == parent and self._took_in(poll):
+                pass
+        self._tell_loop(self.ended.set)
+
+    def _took_in(self, poll: select.poll) -> bool:
+        """Look once, and take in what there is; whether more may come."""
+        has_room = self._room.acquire(timeout=LOOK_S)
+        ready = dict(poll.poll(LOOK_S * 1000 if has_room else 0))
+        if ready.get(self._fd_out, 0) & GONE:
+            self.reader_gone = True
+            return False
+        if not has_room:
+            return True
+        if self._fd_in not in ready:
+            self._room.release()
+            return True
+        chunk = os.read(self._fd_in, READ_BYTES)
+        if chunk:
+            self._tell_loop(self._chunks.put_nowait, chunk)
+        return bool(chunk)
 
     def _write(self) -> None:
         while True:
             data, written = self._letters.get()
             try:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[os.write(self._fd_out, rest) :]
+                write_all(self._fd_out, data)
             except OSError:
                 self.reader_gone = True
                 self._tell_loop(self._settle, written, LineLost())
             else:
                 self._tell_loop(self._settle, written, None)
 
-    def _tell_loop(self, what: object, *arguments: object) -> None:
+    def _tell_loop(self, what: Callable[..., object], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants to know
-            self._loop.call_soon_threadsafe(what, *arguments)  # type: ignore[arg-type]
+            self._loop.call_soon_threadsafe(what, *arguments)
 
     def _settle(self, written: asyncio.Future[None], error: LineLost | None) -> None:
         if written.done():
@@ -125,3 +141,15 @@ class Pipes:
             written.set_result(None)
         else:
             written.set_exception(error)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write everything, also when whoever made the pipe made it one that does not block."""
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(fd, rest) :]
+        except BlockingIOError:
+            poll = select.poll()
+            poll.register(fd, select.POLLOUT)
+            poll.poll()
