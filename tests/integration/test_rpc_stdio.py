@@ -1,9 +1,11 @@
 """`mailslot rpc`: frames on stdin and stdout and nothing else, and an end within a second however it comes."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
@@ -16,12 +18,13 @@ import pytest
 
 from tests.echo_worker import EchoWorker
 from tests.unit.ingest.served import House, on_socket
-from tests.waiting import wait_until
+from tests.waiting import pace, wait_until
 
 MAILSLOT: Final = str(Path(sys.executable).with_name("mailslot"))
 PATIENCE_S: Final = 30.0
 END_S_MAX: Final = 1.0
 """From the event that ends it to its exit (the issue's bound)."""
+READER_GONE: Final = 141
 BUSY_S: Final = 1.0
 """On top of that: this machine runs other things."""
 
@@ -175,7 +178,7 @@ def reader_leaves(own: Program) -> None:
 
 ENDS: Final[dict[str, tuple[Ender, int]]] = {
     "stdin ends": (lambda own: own.process.stdin.close(), 0),  # type: ignore[union-attr]
-    "nobody reads stdout": (reader_leaves, 141),
+    "nobody reads stdout": (reader_leaves, READER_GONE),
     "SIGTERM": (lambda own: own.process.send_signal(signal.SIGTERM), 128 + signal.SIGTERM),
     "SIGINT": (lambda own: own.process.send_signal(signal.SIGINT), 128 + signal.SIGINT),
 }
@@ -209,6 +212,84 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("calls", [10, 200])
+async def test_it_ends_within_a_second_with_calls_under_way(how: str, calls: int) -> None:
+    """Of a server that takes every request and answers none; more of them than are carried out at once."""
+    asked = asyncio.Event()
+    server = await asyncio.start_server(lambda _reader, _writer: asked.set(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        async with program(f"http://127.0.0.1:{port}") as own:
+            frames = [
+                {
+                    "jsonrpc": "2.0",
+                    "id": n,
+                    "method": "session/prompt",
+                    "params": {"sessionId": f"s{n}", "content": "x"},
+                }
+                for n in range(calls)
+            ]
+            await own.write(b"".join(json.dumps(frame).encode() + b"\n" for frame in frames))
+            await asyncio.wait_for(asked.wait(), PATIENCE_S)
+            end, code = ENDS[how]
+            began = time.monotonic()
+            end(own)
+            answers = [] if code == READER_GONE else await own.rest()
+            assert await own.ended_s(began) < END_S_MAX + BUSY_S
+            assert own.process.returncode == code
+            if answers:
+                assert sorted(found["id"] for found in answers) == list(range(calls))
+                assert {found["error"]["data"]["code"] for found in answers} <= {"outcome-unknown", "transport-lost"}
+    finally:
+        server.close()
+
+
+async def test_it_ends_within_a_second_of_sigterm_while_frames_come_without_end(house: House) -> None:
+    async with program(url(house)) as own:
+        assert own.process.stdin is not None
+        stdin, over = own.process.stdin, asyncio.Event()
+
+        async def flood() -> None:
+            with contextlib.suppress(ConnectionError):
+                while not over.is_set():
+                    stdin.write(b'{"jsonrpc":"2.0","id":1,"method":"none"}\n' * 500)
+                    await stdin.drain()
+
+        flooding = asyncio.create_task(flood())
+        reading = asyncio.create_task(own.rest())
+        await pace(0.2)
+        began = time.monotonic()
+        own.process.send_signal(signal.SIGTERM)
+        await wait_until(lambda: not is_running(own.process.pid), PATIENCE_S, "it to end")
+        assert time.monotonic() - began < END_S_MAX + BUSY_S
+        over.set()
+        await asyncio.gather(flooding, reading)
+
+
+async def test_a_reader_that_leaves_a_socket_is_noticed_and_a_pipe_that_does_not_block_loses_nothing(
+    house: House,
+) -> None:
+    """Some programs make their children's stdout a socket, or one that does not block."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    async with program(url(house), initialized=False, stdout=theirs.fileno()) as own:
+        theirs.setblocking(False)
+        number, received, loop = 300, b"", asyncio.get_running_loop()
+        await own.write(b'{"jsonrpc":"2.0","id":0,"method":"initialize"}\n')
+        for n in range(number):
+            frame = {"jsonrpc": "2.0", "id": n, "method": "none", "params": {"text": "x"}}
+            await own.write(json.dumps(frame).encode() + b"\n")
+        while received.count(b"\n") < number + 1:
+            received += await asyncio.wait_for(loop.sock_recv(ours, 65_536), PATIENCE_S)
+        assert all(json.loads(line) for line in received.splitlines())
+        began = time.monotonic()
+        ours.close()
+        theirs.close()
+        assert await own.ended_s(began) < END_S_MAX + BUSY_S
+        assert own.process.returncode == READER_GONE
 
 
 async def test_it_ends_with_its_parent_though_its_pipes_stay_open(house: House, tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ def test_whatever_an_id_holds_it_is_one_segment_of_the_path(session_id: str) -> 
         ("session/withdraw", {"sessionId": "s"}),
         ("session/withdraw", {"sessionId": "s", "messageId": "m", "content": "x"}),
         ("session/queue", {"sessionId": "s", "after": {}}),
+        ("session/queue", {"sessionId": "s", "after": "\ud800"}),
+        ("dead/list", {"after": "\ud800"}),
         ("session/prompt", {"sessionId": "s", "content": "\ud800"}),
         ("goal/edit", {"sessionId": "s", "revision": 'x"\r\nevil: 1'}),
         ("goal/edit", {"sessionId": "s", "revision": True}),
