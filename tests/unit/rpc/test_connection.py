@@ -234,6 +234,19 @@ async def test_a_reader_that_takes_every_frame_late_is_no_reader_that_takes_none
         assert taken > 0.2 / LATE_S
 
 
+@pytest.mark.parametrize("version", ["1", 0, True, None])
+async def test_a_version_that_is_none_is_refused(version: object) -> None:
+    ends = Ends()
+    connection = Connection(ends, ends, server="test")
+    serving_task = asyncio.create_task(connection.serve())
+    ends.say(1, "initialize", protocolVersion=version)
+    assert (await ends.next())["error"]["code"] == -32602
+    ends.say(2, "initialize")
+    assert "result" in await ends.next()
+    ends.end()
+    await asyncio.wait_for(serving_task, PATIENCE_S)
+
+
 @pytest.mark.parametrize("after", [2**63, 10**30])
 async def test_a_cursor_that_no_ledger_has_is_refused(after: int) -> None:
     ends = Ends()

@@ -207,7 +207,7 @@ class Connection:
         if item.method == "initialize":
             if self._initialized:
                 return Invalid(item.id, Failure(INVALID_REQUEST, "this connection is initialized already"))
-            self._initialized = True
+            self._initialized = _speaks(item.params)
         elif not self._initialized:
             return Invalid(item.id, Failure(INVALID_REQUEST, f"{item.method[:80]}: send initialize first"))
         self._leaving = self._leaving or item.method == "shutdown"
@@ -242,7 +242,7 @@ class Connection:
         told.begun = True
         match call.method:
             case "initialize":
-                return self._introduced()
+                return self._introduced(call.params)
             case "shutdown":
                 await self._shut_down()
                 return None
@@ -264,7 +264,10 @@ class Connection:
             raise RpcError(of_problem(answer))
         return call.result(answer)
 
-    def _introduced(self) -> dict[str, object]:
+    def _introduced(self, params: Mapping[str, Any]) -> dict[str, object]:
+        """What else a client says of itself is its own affair."""
+        if not _speaks(params):
+            raise refused("protocolVersion: must be a whole number from 1")
         return {
             "protocolVersion": PROTOCOL_VERSION,
             "server": {"name": "mailslot", "version": self._server},
@@ -385,6 +388,12 @@ def _cut_off(method: str, told: Told) -> MailslotError:
         sentence = f"{method[:80]}: the connection ended before its outcome was known"
         return OutcomeUnknown(sentence, message_id=told.message_id)
     return TransportLost(f"{method[:80]}: the connection ended before it was carried out")
+
+
+def _speaks(params: Mapping[str, Any]) -> bool:
+    """Whether a client says a version that there can be."""
+    version = params.get("protocolVersion", PROTOCOL_VERSION)
+    return isinstance(version, int) and not isinstance(version, bool) and version >= 1
 
 
 def _object(body: bytes) -> Mapping[str, Any]:
