@@ -582,6 +582,21 @@ def test_without_a_worker_messages_are_kept_and_nothing_moves(server: Server, cl
     assert_admitted(session, "A")
 
 
+@pytest.mark.parametrize("act", ["restart", "kill"])
+def test_nothing_brings_a_worker_while_there_is_to_be_none(server: Server, client: Client, act: str) -> None:
+    session = client.session("s")
+    with server.faults.no_worker():
+        session.prompt("A", message_id="A")
+        if act == "restart":
+            server.restart()
+        else:
+            server.faults.kill_worker()
+        server.clock.advance(60)
+        assert history(session) == "q[A] R"
+    wait_idle(session)
+    assert_admitted(session, "A")
+
+
 def test_a_restart_hands_the_turn_back_and_clients_come_back_to_the_same_address(server: Server) -> None:
     session = server.client().session("s")
     url = server.url

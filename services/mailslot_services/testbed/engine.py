@@ -247,8 +247,8 @@ class Engine:
         return self._doors.cut_streams()
 
     async def _hire(self) -> None:
-        """A worker is there, and has looked for what a dead one left."""
-        if self._crew is not None:
+        """A worker is there, and has looked for what a dead one left; not while there is to be none."""
+        if self._crew is not None or self._switches.vacant.on:
             return
         line, stop, name = WorkerLine(self._store), asyncio.Event(), f"testing-{next(numbers)}"
         worker = Worker(as_store(line), self._agents.get, self._crew_settings, name=name, clock=self._clock)

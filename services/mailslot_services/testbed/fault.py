@@ -59,9 +59,10 @@ class EngineFaults:
     @contextmanager
     def no_worker(self) -> Iterator[None]:
         """See `Faults.no_worker`."""
-        self._kill()
         try:
-            yield
+            with self._switches.vacant.turned_on(None):
+                self._kill()
+                yield
         finally:
             self._hire()
 

@@ -80,6 +80,7 @@ class Switches:
         self.full = Switch()  # inboxes
         self.full_retry_after_ms = 0
         self.deaf = Switch()  # notices
+        self.vacant = Switch()  # no worker is hired
 
 
 class Front:
