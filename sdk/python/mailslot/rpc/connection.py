@@ -137,7 +137,7 @@ class Connection:
         self._frames_room = asyncio.Semaphore(self._limits.frames_max)
         self._calls_room = asyncio.Semaphore(self._limits.calls_max)
         self._sending = asyncio.Lock()
-        self._calls: set[asyncio.Task[Told]] = set()
+        self._calls: dict[asyncio.Task[Told], None] = {}  # in the order in which they were read
         self._lanes: dict[str, asyncio.Task[Told]] = {}
         self._tellings: set[asyncio.Task[None]] = set()
         self._subscriptions: dict[str, asyncio.Task[None]] = {}
@@ -188,14 +188,14 @@ class Connection:
         item = self._judged(item)
         lane = session_of(item.params) if isinstance(item, Call) else ""
         call = asyncio.create_task(self._carry_out(item, self._lanes.get(lane) if lane else None))
-        self._calls.add(call)
+        self._calls[call] = None
         if lane:
             self._lanes[lane] = call
         call.add_done_callback(lambda done: self._ended(lane, done))
         return call
 
     def _ended(self, lane: str, call: asyncio.Task[Told]) -> None:
-        self._calls.discard(call)
+        del self._calls[call]
         self._calls_room.release()
         if self._lanes.get(lane) is call:
             del self._lanes[lane]
@@ -283,7 +283,7 @@ class Connection:
     async def _shut_down(self) -> None:
         """Return when every call before it has come to its end, which rule 4 bounds."""
         self._shutting = asyncio.current_task()
-        others = self._calls - {self._shutting}
+        others = [call for call in self._calls if call is not self._shutting]
         if others:
             await asyncio.wait(others)
 
@@ -370,8 +370,9 @@ class Connection:
         """Rule 4."""
         await self._answered(reading, self._limits.end_s)
         self._cut = True
-        for call in self._calls - {self._shutting}:
-            call.cancel()
+        for call in self._calls:
+            if call is not self._shutting:
+                call.cancel()
         await self._answered(reading, LAST_WORDS_S)
 
     async def _answered(self, reading: asyncio.Task[None], within_s: float) -> None:
