@@ -17,7 +17,7 @@ from tests.waiting import pace
 
 PATIENCE_S: Final = 10.0
 LATE_S: Final = 0.02
-SOON: Final = Limits(end_s=0.1)
+SOON: Final = Limits(end_s=0.1, last_words_s=PATIENCE_S)
 
 Asking = Callable[[RestCall], Awaitable[Response]]
 

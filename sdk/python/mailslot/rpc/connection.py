@@ -64,14 +64,14 @@ class Limits:
     """Seconds that a frame may wait to be taken by whoever reads."""
 
     end_s: float = 0.6
-    """Seconds for the calls that were read when nothing more comes in: an end takes less than one second in all."""
+    """Seconds for the calls that were read when nothing more comes in."""
+
+    last_words_s: float = 0.2
+    """Seconds for the answers to those that were cut off then: an end takes less than one second in all."""
 
 
 SEQ_MAX = 2**63 - 1
 """The greatest cursor (protocol section 4)."""
-
-LAST_WORDS_S = 0.2
-"""Seconds for the answers to calls that were cut off."""
 
 
 log = logging.getLogger("mailslot.rpc")
@@ -373,7 +373,7 @@ class Connection:
         for call in self._calls:
             if call is not self._shutting:
                 call.cancel()
-        await self._answered(reading, LAST_WORDS_S)
+        await self._answered(reading, self._limits.last_words_s)
 
     async def _answered(self, reading: asyncio.Task[None], within_s: float) -> None:
         """Return when everything is read and answered, or when the time is over."""
