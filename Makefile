@@ -45,7 +45,7 @@ demo: $(DEMO) ## the same, and a small real model answers, offline
 	@$(BIN)/mailslot up --agents docs/demo.toml $(ARGS)
 
 test: setup-test ## set up everything and run all tests, on JOBS=2 processes
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --no-loadscope-reorder $(ARGS)
 
 unit: $(SETUP) ## run the tests that need no server
 	$(BIN)/pytest tests/unit $(ARGS)

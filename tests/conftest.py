@@ -27,18 +27,27 @@ from typing import Any, Final
 
 import pytest
 import redis
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.servers import Server, ServerMissing, any_server_url, running
 
 SEED: Final = int(os.environ.get("MAILSLOT_TEST_SEED") or random.SystemRandom().randrange(2**32))
 os.environ["MAILSLOT_TEST_SEED"] = str(SEED)  # for the processes that a run is spread over
 
-ROOT: Final = Path(__file__).parent
 TOGETHER: Final = {"chaos": "chaos", "bench": "product", "e2e": "product", "integration": "product"}
 """Folders whose tests run one after the other, wherever else tests run."""
 
 SECTIONS: Final = pytest.StashKey[dict[str, list[str]]]()
 """What a test run has to say at its end, by heading."""
+
+
+class Together(LoadScopeScheduling):  # type: ignore[misc]
+    """Tests of one file, or of one of these folders, run on one process, in order."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        _, folder, *_ = Path(file).parts
+        return TOGETHER.get(folder, file)
 
 
 def pytest_configure() -> None:
@@ -50,10 +59,9 @@ def pytest_report_header() -> str:
     return f"mailslot: MAILSLOT_TEST_SEED={SEED}"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        folder, *_ = item.path.relative_to(ROOT).parts
-        item.add_marker(pytest.mark.xdist_group(TOGETHER.get(folder, str(item.path))))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return Together(config, log)
 
 
 def sections(config: pytest.Config) -> dict[str, list[str]]:
