@@ -137,7 +137,7 @@ class Connection:
         self._frames_room = asyncio.Semaphore(self._limits.frames_max)
         self._calls_room = asyncio.Semaphore(self._limits.calls_max)
         self._sending = asyncio.Lock()
-        self._calls: dict[asyncio.Task[Told], None] = {}  # in the order in which they were read
+        self._calls: dict[asyncio.Task[Told], Told] = {}  # in the order in which they were read
         self._lanes: dict[str, asyncio.Task[Told]] = {}
         self._tellings: set[asyncio.Task[None]] = set()
         self._subscriptions: dict[str, asyncio.Task[None]] = {}
@@ -187,8 +187,9 @@ class Connection:
         await self._calls_room.acquire()
         item = self._judged(item)
         lane = session_of(item.params) if isinstance(item, Call) else ""
-        call = asyncio.create_task(self._carry_out(item, self._lanes.get(lane) if lane else None))
-        self._calls[call] = None
+        told = Told()
+        call = asyncio.create_task(self._carry_out(item, self._lanes.get(lane) if lane else None, told))
+        self._calls[call] = told
         if lane:
             self._lanes[lane] = call
         call.add_done_callback(lambda done: self._ended(lane, done))
@@ -215,11 +216,11 @@ class Connection:
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    async def _carry_out(self, item: Call | Invalid, before: asyncio.Task[Told] | None) -> Told:
+    async def _carry_out(self, item: Call | Invalid, before: asyncio.Task[Told] | None, told: Told) -> Told:
         """Do what a call says, after the one before it."""
         if isinstance(item, Invalid):
-            return Told(frame.error(item.id, item.failure))
-        told = Told()
+            told.data = frame.error(item.id, item.failure)
+            return told
         try:
             if before is not None:
                 await asyncio.wait({before})
@@ -370,8 +371,8 @@ class Connection:
         """Rule 4."""
         await self._answered(reading, self._limits.end_s)
         self._cut = True
-        for call in self._calls:
-            if call is not self._shutting:
+        for call, told in self._calls.items():
+            if told.begun and call is not self._shutting:  # the others find out by themselves
                 call.cancel()
         await self._answered(reading, self._limits.last_words_s)
 
