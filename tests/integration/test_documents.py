@@ -1,5 +1,6 @@
 """What others say about our documents: each is judged by programs that nobody here wrote.
 
+    openrpc.json     the OpenRPC meta-schema (npm)
     openapi.json     openapi-spec-validator (PyPI), Redocly (npm) by its strictest rules
     schemas/*.json   jsonschema (PyPI): the metaschema of 2020-12, every vector, and no reference into nothing
     asyncapi.yaml    @asyncapi/parser (npm), AsyncAPI's own
@@ -23,7 +24,7 @@ from typing import Any, Final
 import openapi_spec_validator
 import pytest
 import yaml
-from jsonschema import Draft202012Validator
+from jsonschema import Draft7Validator, Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
 from referencing.exceptions import Unresolvable
 
@@ -161,6 +162,46 @@ def test_every_link_of_openapi_leads_to_an_operation_and_fills_its_path() -> Non
                 assert set(re.findall(r"{(\w+)}", path)) <= link["parameters"].keys(), link
                 linked += 1
     assert linked
+
+
+# -- OpenRPC ------------------------------------------------------------------------------------------------
+
+OPENRPC: Final[dict[str, Any]] = json.loads((CONTRACTS / "openrpc.json").read_text())
+
+
+@cache
+def openrpc_rules() -> Draft7Validator:
+    """The schema of OpenRPC documents, as its authors publish it."""
+    done = node("-e", "console.log(JSON.stringify(require('@open-rpc/meta-schema').default))")
+    assert done.returncode == 0, done.stderr
+    rules = json.loads(done.stdout)
+    rules.pop("$schema")  # a place that is no draft
+    return Draft7Validator(rules)
+
+
+def _nameless_method(document: dict[str, Any]) -> None:
+    del document["methods"][0]["name"]
+
+
+def _param_without_schema(document: dict[str, Any]) -> None:
+    del next(each for each in document["methods"] if each["params"])["params"][0]["schema"]
+
+
+def _unknown_structure(document: dict[str, Any]) -> None:
+    document["methods"][0]["paramStructure"] = "by-chance"
+
+
+def test_openrpc_is_valid_to_its_own_authors_schema_and_broken_copies_are_not() -> None:
+    openrpc_rules().validate(OPENRPC)
+    for do in (_nameless_method, _param_without_schema, _unknown_structure):
+        assert not openrpc_rules().is_valid(broken(OPENRPC, do)), do.__name__
+
+
+def test_everything_that_openrpc_refers_to_is_there() -> None:
+    text = json.dumps(OPENRPC)
+    referred = set(re.findall(r'"#/components/schemas/([^"]+)"', text))
+    assert referred
+    assert referred <= OPENRPC["components"]["schemas"].keys()
 
 
 # -- JSON Schema --------------------------------------------------------------------------------------------

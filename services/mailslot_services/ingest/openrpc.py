@@ -72,7 +72,12 @@ def document(resources: Sequence[Resource]) -> Map:
     others = [_of_rest(name, method, api) for name, method in METHODS.items()]
     return {
         "openrpc": "1.3.2",
-        "info": {**api["info"], "title": "mailslot JSON-RPC", "version": str(PROTOCOL_VERSION)},
+        "info": {
+            **api["info"],
+            "title": "mailslot JSON-RPC",
+            "version": str(PROTOCOL_VERSION),
+            "license": {"name": openapi.LICENSE["name"]},  # OpenRPC knows no identifier of a licence
+        },
         "methods": sorted([*own, *others], key=lambda each: str(each["name"])),
         "components": {"schemas": api["components"]["schemas"]},
         "x-notifications": [{"name": name, "params": NOTICES[name]} for name in NOTIFICATIONS],

@@ -1,7 +1,7 @@
 """No door ever says what became of a message's turn: nothing on a receipt or a record, no notice of an end (U1, M6).
 
-Judged are all schemas, the OpenAPI and AsyncAPI files, which are generated and held fresh elsewhere, and every name of
-a method, a notification or an event in the product's source. Whatever is added later is judged as well.
+Judged are all schemas, the OpenAPI, OpenRPC and AsyncAPI files, which are generated and held fresh elsewhere, and every
+name of a method, a notification or an event in the product's source. Whatever is added later is judged as well.
 """
 
 import ast
@@ -62,6 +62,7 @@ def documents() -> dict[str, Any]:
         path.name: json.loads(path.read_text()) for path in sorted((ROOT / "contracts" / "schemas").glob("*.json"))
     }
     found["openapi.json"] = json.loads((ROOT / "contracts" / "openapi.json").read_text())
+    found["openrpc.json"] = json.loads((ROOT / "contracts" / "openrpc.json").read_text())
     found["asyncapi.yaml"] = yaml.safe_load((ROOT / "contracts" / "asyncapi.yaml").read_text())
     return found
 
@@ -91,6 +92,14 @@ def test_nothing_beside_a_message_id_tells_an_outcome() -> None:
     wrong = sorted(each for each in found if each[1:] not in ALLOWED)
     assert not wrong, f"a message id proves admission, and nothing told beside it is an outcome (U1): {wrong}"
     assert not ALLOWED.keys() - {each[1:] for each in found}, "strike out what is not there any more"
+
+
+@pytest.mark.parametrize("method", ["session/prompt", "session/steer", "session/inject"])
+def test_a_message_is_answered_over_json_rpc_with_its_id_and_nothing_else(method: str) -> None:
+    (found,) = [each for each in documents()["openrpc.json"]["methods"] if each["name"] == method]
+    result = found["result"]["schema"]
+    assert list(result["properties"]) == result["required"] == ["messageId"]
+    assert result["additionalProperties"] is False
 
 
 def test_an_outcome_beside_a_message_id_would_be_found() -> None:
