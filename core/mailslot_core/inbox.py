@@ -197,9 +197,10 @@ def release(act: Act) -> None:
 ONCE = frozenset({"notBefore", "expiresAt"})
 
 
-def revived(data: Data) -> dict[str, Any]:
-    """The `inbox/queued` data of a dead message's next life (semantics R5)."""
-    return {**{name: value for name, value in data.items() if name not in ONCE}, "redrive": True}
+def revived(data: Data, lane: Lane, *, wake: bool) -> dict[str, Any]:
+    """The `inbox/queued` data of a dead message's next life (semantics R5), in the lane to which it may have moved."""
+    kept = {name: value for name, value in data.items() if name not in ONCE}
+    return {**kept, "lane": lane.value, "wake": wake, "redrive": True}
 
 
 def redrivable(letter_id: str, dead: Sequence[Submission]) -> list[Submission]:

@@ -237,7 +237,7 @@ class MemoryStore:
 
     def _revived(self, kept: _Kept, message_id: str) -> Submission:
         message = kept.session.messages[message_id]
-        data = inbox.revived(self._claimed(kept, message_id).data)
+        data = inbox.revived(self._claimed(kept, message_id).data, message.lane, wake=message.wake)
         return Submission(message_id, message.lane, message.wake, data, kept.fingerprints[message_id])
 
     def _states(self, letter: DeadLetter) -> DeadLetter:

@@ -9,7 +9,7 @@ from mailslot_core import invariants
 from mailslot_core.errors import Refused
 from mailslot_core.inbox import Receipt
 from mailslot_core.redis.keys import partition_of
-from mailslot_core.session import MessageState, Status, fold, indexes
+from mailslot_core.session import Lane, MessageState, Status, fold, indexes
 from mailslot_core.store import DeadLetter, DeadMessage, LetterId, Store, Swept
 from mailslot_core.turn import Then
 from tests.conformance.dialogue import (
@@ -22,7 +22,6 @@ from tests.conformance.dialogue import (
     message,
     next_round,
     prompt,
-    say,
     set_goal,
     steer,
     sweep,
@@ -473,6 +472,24 @@ async def test_every_dead_message_of_a_letter_lives_again_in_its_lane(world: Wor
     receipts = await store.redrive(letter.letter_id)
     assert [receipt.message_id for receipt in receipts] == ["C", "S", "A"]
     assert (await history(store, "s")).endswith("T2 c[B] qs[C] qs[S] q[A]")
+
+
+@ONE_CRASH
+async def test_a_message_that_was_made_to_steer_lives_again_as_one(world: World, slot: Slot) -> None:
+    """Its next life begins in the lane to which it had moved, in the ledger and in every index alike (L1)."""
+    store = world.store
+    await prompt(store, "s", "A")
+    await store.move("s", "A")
+    await slot.acquire("s")
+    await crash(world, slot)
+    await slot.acquire("s")
+    (letter,) = await letters(store)
+    await store.redrive(letter.letter_id)
+    record = await store.message("s", "A")
+    assert record is not None
+    assert (record.state, record.lane, record.wake) == (MessageState.QUEUED, Lane.NEXT_STEP, True)
+    events = await store.events("s", after=record.cursor - 1, limit=1)
+    assert (events[0].data["lane"], events[0].data["wake"]) == ("next-step", True)
 
 
 @ONE_CRASH

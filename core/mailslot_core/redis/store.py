@@ -221,7 +221,8 @@ class RedisStore:
         _, lane, wake, queued_seq, body_seq, *_ = record
         data = dict((await self._event(session_id, queued_seq)).data)
         data["content"] = (await self._event(session_id, body_seq)).data["content"]
-        return Submission(message_id, LANE_OF[lane], wake == 1, revived(data), _fingerprint(record))
+        revival = revived(data, LANE_OF[lane], wake=wake == 1)
+        return Submission(message_id, LANE_OF[lane], wake == 1, revival, _fingerprint(record))
 
     async def _event(self, session_id: str, seq: int) -> Event:
         page = await self._page(session_id, seq - 1, 1)

@@ -87,7 +87,10 @@ class Agent:
         """Give dead messages another life, as a store does with what it finds of them."""
         said = {event.data["messageId"]: event.data for event in self.events if event.type == "inbox/queued"}
         records = [self.session.messages[message_id] for message_id in message_ids]
-        submissions = [Submission(m.message_id, m.lane, m.wake, revived(said[m.message_id]), "f") for m in records]
+        submissions = [
+            Submission(m.message_id, m.lane, m.wake, revived(said[m.message_id], m.lane, wake=m.wake), "f")
+            for m in records
+        ]
         return self.do(lambda act: inbox.redrive(act, submissions, room=room))
 
     def close(self) -> bool:

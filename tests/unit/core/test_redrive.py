@@ -6,7 +6,7 @@ import pytest
 
 from mailslot_core import invariants
 from mailslot_core.inbox import Room, redrivable, revived
-from mailslot_core.session import fold, indexes
+from mailslot_core.session import Lane, fold, indexes
 from tests.conformance.dialogue import message
 from tests.unit.core.agent import Agent
 from tests.unit.core.test_inbox import code_of, reach
@@ -82,8 +82,14 @@ def test_who_redrives_ends_a_hold_as_who_submits() -> None:
 
 def test_another_life_has_no_times() -> None:
     data = {**message("A").data, "notBefore": 1, "expiresAt": 2, "metadata": {"k": 1}}
-    assert revived(data) == {**message("A").data, "metadata": {"k": 1}, "redrive": True}
+    found = revived(data, Lane.NEXT_TURN, wake=True)
+    assert found == {**message("A").data, "metadata": {"k": 1}, "redrive": True}
     assert "expiresAt" in data
+
+
+def test_another_life_begins_in_the_lane_to_which_the_message_had_moved() -> None:
+    found = revived(message("A").data, Lane.NEXT_STEP, wake=True)
+    assert (found["lane"], found["wake"]) == ("next-step", True)
 
 
 def test_a_goals_round_is_not_redriven_but_what_died_beside_it_is() -> None:
