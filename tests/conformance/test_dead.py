@@ -22,6 +22,7 @@ from tests.conformance.dialogue import (
     message,
     next_round,
     prompt,
+    say,
     set_goal,
     steer,
     sweep,
