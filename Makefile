@@ -22,8 +22,8 @@ DEMO := $(VENV)/.installed-weights
 PROVIDER := $(NODE)/.installed
 TYPESCRIPT := sdk/typescript/node_modules/.installed
 
-# Processes that `make test` is spread over.
-JOBS ?= 2
+# Processes that `make test` is spread over: one more than a small machine has cores, for many tests wait.
+JOBS ?= 3
 
 # Further words for the command that is run: make test ARGS="-k idle", make up ARGS="--port 9090".
 ARGS ?=
@@ -44,7 +44,7 @@ up: $(SETUP) ## run the product: store, ingest, worker and goals in this termina
 demo: $(DEMO) ## the same, and a small real model answers, offline
 	@$(BIN)/mailslot up --agents docs/demo.toml $(ARGS)
 
-test: setup-test ## set up everything and run all tests, on JOBS=2 processes
+test: setup-test ## set up everything and run all tests, on JOBS=3 processes
 	$(BIN)/pytest -n $(JOBS) --no-loadscope-reorder $(ARGS)
 
 unit: $(SETUP) ## run the tests that need no server

@@ -14,8 +14,8 @@
 
 A test that stops, kills or fills up a server starts one of its own: `tests.servers.running`.
 
-`make test` runs on two processes (pytest-xdist): a file's tests stay together, and so do all tests that start processes
-of the product, for they would take each other's machine; so do the scenarios of `tests/chaos`, which share theirs.
+`make test` runs on some processes at once (pytest-xdist): a file's tests stay together, and so do those that measure or
+show the whole product, for they would take each other's machine, and the scenarios of `tests/chaos`, which share theirs.
 """
 
 import os
@@ -34,8 +34,11 @@ from tests.servers import Server, ServerMissing, any_server_url, running
 SEED: Final = int(os.environ.get("MAILSLOT_TEST_SEED") or random.SystemRandom().randrange(2**32))
 os.environ["MAILSLOT_TEST_SEED"] = str(SEED)  # for the processes that a run is spread over
 
-TOGETHER: Final = {"chaos": "chaos", "bench": "product", "e2e": "product", "integration": "product"}
+TOGETHER: Final = {"chaos": "chaos", "bench": "product", "e2e": "product"}
 """Folders whose tests run one after the other, wherever else tests run."""
+
+BUILDER: Final = "test_typescript.py"
+"""Builds what an example of README uses."""
 
 SECTIONS: Final = pytest.StashKey[dict[str, list[str]]]()
 """What a test run has to say at its end, by heading."""
@@ -47,7 +50,7 @@ class Together(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         _, folder, *_ = Path(file).parts
-        return TOGETHER.get(folder, file)
+        return "product" if file.endswith(BUILDER) else TOGETHER.get(folder, file)
 
 
 def pytest_configure() -> None:
