@@ -15,7 +15,7 @@
 A test that stops, kills or fills up a server starts one of its own: `tests.servers.running`.
 
 `make test` runs on some processes at once (pytest-xdist): a file's tests stay together, and so do those that measure or
-show the whole product, for they would take each other's machine, and the scenarios of `tests/chaos`, which share theirs.
+show the whole product, as they would take each other's machine, and the scenarios of `tests/chaos`, which share one.
 """
 
 import os
