@@ -20,6 +20,7 @@ show the whole product, as they would take each other's machine, and the scenari
 
 import os
 import random
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,9 @@ class Together(LoadScopeScheduling):  # type: ignore[misc]
 def pytest_configure() -> None:
     """Programs that this environment brings are found by name: node, from a wheel, where the machine has none."""
     os.environ["PATH"] = os.pathsep.join((str(Path(sys.prefix) / "bin"), os.environ.get("PATH", os.defpath)))
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A run in the background inherits that Ctrl-C is ignored, and so would everything that it starts.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:

@@ -42,10 +42,10 @@ def port_of(own: Stand) -> int:
     return int(own.services[0].url.rpartition(":")[2])
 
 
-async def cut_now_and_then(line: Proxy, rng: random.Random) -> None:
+async def cut_now_and_then(line: Proxy, rng: random.Random, every_s: tuple[float, float] = (0.2, 0.8)) -> None:
     """Reset every connection at random moments."""
     while True:
-        await pace(rng.uniform(0.2, 0.8))
+        await pace(rng.uniform(*every_s))
         line.cut()
 
 

@@ -40,6 +40,8 @@ from tests.waiting import pace, wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
+CUT_EVERY_S: Final = (1.0, 3.0)
+"""Programs with the patience they are shipped with give up a call that is cut some times in a row."""
 OWNER: Final = Path(__file__).with_name("owner.mjs")
 WALKS: Final = 3
 PAUSE_S_MAX: Final = 0.35
@@ -279,7 +281,7 @@ async def test_whoever_waits_for_an_agent_in_the_middle_of_everything_is_told_of
         walk = Walk(session, history, rng)
         watching = asyncio.create_task(watched(session, over, levels))
         async with proxy_to(port_of(calm), rng=rng) as line:
-            cutting = asyncio.create_task(cut_now_and_then(line, rng))
+            cutting = asyncio.create_task(cut_now_and_then(line, rng, CUT_EVERY_S))
             owning = asyncio.create_task(owned(walk, line.http_url, typescript, ends))
             for step in walk.steps():
                 await pace(rng.uniform(0, PAUSE_S_MAX))

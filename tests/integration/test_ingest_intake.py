@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import msgpack
@@ -270,7 +271,8 @@ async def test_what_is_no_prompt_goes_to_the_dead_entries_and_holds_up_nobody(cl
             assert reason["detail"]
             assert data is None or letters[entry_id]["data"] == data
         await it.handled()
-        assert it.metric("intake_entries_total", outcome="dead") == len(bad)
+        dead = partial(it.metric, "intake_entries_total", outcome="dead")
+        await wait_until(lambda: dead() == len(bad), PATIENCE_S, "the dead entries to be counted")
 
 
 async def test_a_refusal_that_nobody_waits_for_is_a_dead_entry(clean_server: Server) -> None:

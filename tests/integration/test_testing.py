@@ -121,7 +121,9 @@ def test_a_server_is_ready_at_once_and_leaves_nothing_behind() -> None:
         stream.close()
         with pytest.raises((httpx2.ConnectError, httpx2.ReadError)):
             httpx2.get(f"{server.url}/healthz", trust_env=False)
-    assert left() == before
+    threads, files = left()
+    assert threads == before[0]
+    assert files <= before[1], "others may have closed theirs meanwhile"
 
 
 def test_several_servers_run_at_once_and_share_nothing() -> None:
